@@ -16,7 +16,6 @@ const HELLO_BYTES_MAX: usize = 4096;
 const OUT_BYTES_MAX: usize = 16 << 20;
 const READ_BYTES: usize = 64 << 10;
 
-/// Reasons for which reading stopped.
 #[derive(Debug, PartialEq)]
 pub(crate) enum ReadEnd {
     /// No more bytes have arrived.

@@ -5,16 +5,13 @@ use std::{io, path::PathBuf};
 /// The broker cannot start, or its thread has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
-    /// The private directory for the socket cannot be made.
     #[error("cannot make the socket directory {path}: {source}")]
     Directory { path: PathBuf, source: io::Error },
     /// The socket cannot be bound; its path may be longer than the 107 bytes that Unix allows.
     #[error("cannot listen on {path}: {source}")]
     Listen { path: PathBuf, source: io::Error },
-    /// The event loop's own descriptors cannot be made.
     #[error("cannot set up the broker's event loop: {0}")]
     Loop(#[source] io::Error),
-    /// The broker thread ended or does not take commands.
     #[error("the broker thread does not answer")]
     Gone,
 }

@@ -27,15 +27,11 @@ pub enum BrokerEvent {
     /// A connection was refused.
     Refused { error: String },
     /// Every message that had arrived when `Command::Sync` was taken has been reported.
-    Synced {
-        /// Token of the `Sync` command.
-        token: u64,
-    },
+    Synced { token: u64 },
     /// The event loop failed and the broker is of no more use.
     Broke { error: String },
 }
 
-/// The seats of a round.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoundPlan {
     pub round: Round,
@@ -43,33 +39,15 @@ pub struct RoundPlan {
     pub seats: BTreeMap<WorkerId, Assignment>,
 }
 
-/// Commands from the agent to the broker.
+/// Commands from the agent to the broker, as [`Broker`](crate::Broker)'s methods of these names say them. `Shutdown` ends its thread.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Admits this worker when it connects. Without a seat in the round it is told to stand by.
-    Expect {
-        worker: WorkerId,
-        /// Preparation of a spare; `None`: a worker without a seat is only admitted.
-        standby: Option<Box<Standby>>,
-    },
-    /// Gives these workers their seats, now or when they connect. The rest of the round before is forgotten.
+    Expect { worker: WorkerId, standby: Option<Box<Standby>> },
     BeginRound(Box<RoundPlan>),
-    /// Tells the workers of the round that it is over. They stay connected.
-    EndRound {
-        /// Reason, for people.
-        reason: String,
-    },
-    /// Closes a worker's connection and admits it no more.
+    EndRound { reason: String },
     Dismiss { worker: WorkerId },
-    /// Closes all connections and admits no more workers.
     CloseAll,
-    /// Sends a message to every worker with a seat in the round.
     TellAll(Box<ToWorker>),
-    /// Reads all bytes that have arrived, then reports `Synced`.
-    Sync {
-        /// Token of the `Synced` event.
-        token: u64,
-    },
-    /// Ends the broker's thread.
+    Sync { token: u64 },
     Shutdown,
 }

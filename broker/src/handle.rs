@@ -35,14 +35,14 @@ const COMMAND_WAIT_MAX: Duration = Duration::from_secs(10);
 /// A running broker. Dropping it ends the thread and removes the socket.
 #[derive(Debug)]
 pub struct Broker {
-    /// The directory is removed before its lock is released.
-    directory: SocketDirectory,
     socket: PathBuf,
     commands: Sender<Command>,
     waker: Waker,
     events: Receiver<BrokerEvent>,
     wake: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
+    /// Removed when the thread has ended.
+    _directory: SocketDirectory,
 }
 
 impl Broker {
@@ -51,16 +51,21 @@ impl Broker {
     pub fn serve(parent: &Path) -> Result<Self, BrokerError> {
         let directory = SocketDirectory::make(parent)?;
         let socket = directory.path().join(socket_directory::SOCKET);
-        let started = start(&socket);
-        match started {
-            Ok(Started { commands, waker, events, wake, thread }) => {
-                Ok(Self { directory, socket, commands, waker, events, wake, thread: Some(thread) })
-            }
-            Err(error) => {
-                directory.remove();
-                Err(error)
-            }
-        }
+        let listen = |source| BrokerError::Listen { path: socket.clone(), source };
+        let listener = UnixListener::bind(&socket).map_err(listen)?;
+        fs::set_permissions(&socket, fs::Permissions::from_mode(0o600)).map_err(listen)?;
+        let poll = Poll::new().map_err(BrokerError::Loop)?;
+        let waker = Waker::new(poll.registry(), WAKER).map_err(BrokerError::Loop)?;
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
+        let wake = Arc::new(wake.map_err(|error| BrokerError::Loop(error.into()))?);
+        let (commands, commands_in) = bounded(COMMANDS_MAX);
+        let (events_out, events) = bounded(EVENTS_MAX);
+        let uid = nix::unistd::geteuid().as_raw();
+        let server = WorkerServer::new(poll, listener, commands_in, events_out, wake.clone(), uid);
+        let server = server.map_err(BrokerError::Loop)?;
+        let thread = std::thread::Builder::new().name("enn-broker".into()).spawn(|| server.run());
+        let thread = Some(thread.map_err(BrokerError::Loop)?);
+        Ok(Self { socket, commands, waker, events, wake, thread, _directory: directory })
     }
 
     /// Returns the path of the socket, the value of a worker's `ENN_BROKER`.
@@ -133,32 +138,5 @@ impl Drop for Broker {
         if let Some(thread) = self.thread.take() {
             let _panicked = thread.join();
         }
-        self.directory.remove();
     }
-}
-
-/// The ends of a started broker that the handle keeps.
-struct Started {
-    commands: Sender<Command>,
-    waker: Waker,
-    events: Receiver<BrokerEvent>,
-    wake: Arc<EventFd>,
-    thread: JoinHandle<()>,
-}
-
-fn start(socket: &Path) -> Result<Started, BrokerError> {
-    let listen = |source| BrokerError::Listen { path: socket.to_owned(), source };
-    let listener = UnixListener::bind(socket).map_err(listen)?;
-    fs::set_permissions(socket, fs::Permissions::from_mode(0o600)).map_err(listen)?;
-    let poll = Poll::new().map_err(BrokerError::Loop)?;
-    let waker = Waker::new(poll.registry(), WAKER).map_err(BrokerError::Loop)?;
-    let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
-    let wake = Arc::new(wake.map_err(|error| BrokerError::Loop(error.into()))?);
-    let (commands, commands_in) = bounded(COMMANDS_MAX);
-    let (events_out, events) = bounded(EVENTS_MAX);
-    let uid = nix::unistd::geteuid().as_raw();
-    let server = WorkerServer::new(poll, listener, commands_in, events_out, wake.clone(), uid);
-    let server = server.map_err(BrokerError::Loop)?;
-    let thread = std::thread::Builder::new().name("enn-broker".into()).spawn(|| server.run());
-    Ok(Started { commands, waker, events, wake, thread: thread.map_err(BrokerError::Loop)? })
 }

@@ -45,7 +45,6 @@ impl Roster {
         self.members.contains_key(&id)
     }
 
-    /// Admits a worker when it connects.
     pub(crate) fn expect(&mut self, worker: WorkerId, standby: Option<Box<Standby>>) -> Vec<Effect> {
         self.expected.insert(worker, standby);
         Vec::new()
@@ -87,7 +86,6 @@ impl Roster {
         std::mem::take(&mut self.members).into_keys().map(Effect::Close).collect()
     }
 
-    /// Sends one message to all workers with a seat.
     pub(crate) fn tell_all(&self, message: &ToWorker) -> Vec<Effect> {
         let Some(current) = &self.current else { return Vec::new() };
         let seated = self.members.iter().filter(|(_, member)| current.seats.contains_key(&member.worker));

@@ -20,6 +20,7 @@ use nix::sys::{
 };
 use std::{
     collections::{BTreeMap, VecDeque},
+    convert::Infallible,
     io,
     sync::Arc,
     time::{Duration, Instant},
@@ -67,12 +68,8 @@ struct State {
     unread: VecDeque<ConnectionId>,
 }
 
-/// Whether the loop continues.
-#[derive(PartialEq)]
-enum Flow {
-    On,
-    End,
-}
+/// The loop is to end: the agent is gone, or wants it.
+struct Ended;
 
 impl WorkerServer {
     pub(crate) fn new(
@@ -94,48 +91,43 @@ impl WorkerServer {
 
     /// Runs until `Shutdown`, or until the agent is gone.
     pub(crate) fn run(mut self) {
-        if let Err(error) = self.run_loop() {
-            let _gone = self.emit(BrokerEvent::Broke { error: error.to_string() });
-        }
+        let Err(Ended) = self.run_loop();
     }
 
-    fn run_loop(&mut self) -> io::Result<()> {
+    fn run_loop(&mut self) -> Result<Infallible, Ended> {
         let mut ready = Events::with_capacity(256);
         loop {
             let timeout = self.timeout();
             match self.poll.poll(&mut ready, timeout) {
+                Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                outcome => outcome?,
+                Err(error) => {
+                    self.emit(BrokerEvent::Broke { error: error.to_string() })?;
+                    return Err(Ended);
+                }
             }
             for event in &ready {
-                let flow = match event.token() {
-                    LISTENER => self.accept(),
+                match event.token() {
+                    LISTENER => self.accept()?,
                     WAKER => self.take_commands()?,
                     Token(id) => {
                         let id = ConnectionId(id);
                         if event.is_writable() {
-                            self.flush(id)
-                        } else {
-                            Flow::On
-                        };
-                        self.read(id, TURN_BYTES)
+                            self.flush(id)?;
+                        }
+                        self.read(id, TURN_BYTES)?;
                     }
-                };
-                if flow == Flow::End {
-                    return Ok(());
                 }
             }
             for _ in 0..self.state.unread.len() {
-                if let Some(id) = self.state.unread.pop_front()
-                    && self.read(id, TURN_BYTES) == Flow::End
-                {
-                    return Ok(());
+                if let Some(id) = self.state.unread.pop_front() {
+                    self.read(id, TURN_BYTES)?;
                 }
             }
-            let again = self.accept_at.is_some_and(|at| at <= Instant::now());
-            if again && self.accept() == Flow::End || self.drop_silent() == Flow::End {
-                return Ok(());
+            if self.accept_at.is_some_and(|at| at <= Instant::now()) {
+                self.accept()?;
             }
+            self.drop_silent()?;
         }
     }
 
@@ -150,7 +142,7 @@ impl WorkerServer {
         unauthenticated.map(|(_, connection)| left(connection)).chain(accept).min()
     }
 
-    fn drop_silent(&mut self) -> Flow {
+    fn drop_silent(&mut self) -> Result<(), Ended> {
         let State { roster, connections, .. } = &self.state;
         let silent: Vec<_> = connections
             .iter()
@@ -159,40 +151,31 @@ impl WorkerServer {
             .collect();
         for id in silent {
             let error = format!("a connection sent no Hello within {} s", HELLO_WAIT_MAX.as_secs());
-            if self.apply(refuse(id, error)) == Flow::End {
-                return Flow::End;
-            }
+            self.apply(refuse(id, error))?;
         }
-        Flow::On
+        Ok(())
     }
 
-    fn accept(&mut self) -> Flow {
+    fn accept(&mut self) -> Result<(), Ended> {
         self.accept_at = None;
         loop {
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Flow::On,
+            match self.listener.accept() {
+                Ok((stream, _)) => self.admit(stream)?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
-                    continue;
                 }
                 Err(error) => {
-                    if self.not_accepted(&error) == Flow::End {
-                        return Flow::End;
-                    }
+                    self.not_accepted(&error)?;
                     if self.accept_at.is_some() {
-                        return Flow::On;
+                        return Ok(());
                     }
-                    continue;
                 }
-            };
-            if self.admit(stream) == Flow::End {
-                return Flow::End;
             }
         }
     }
 
     /// Handles a failed accept without ending the others: a silent connection is closed to make room, or the new one is, or it waits.
-    fn not_accepted(&mut self, error: &io::Error) -> Flow {
+    fn not_accepted(&mut self, error: &io::Error) -> Result<(), Ended> {
         if descriptors::are_exhausted(error) {
             if let Some(unauthenticated) = self.oldest_silent() {
                 return self
@@ -204,7 +187,7 @@ impl WorkerServer {
             }
         }
         self.accept_at = Some(Instant::now() + ACCEPT_REST);
-        Flow::On
+        Ok(())
     }
 
     /// Returns the oldest connection that should have sent Hello by now.
@@ -215,7 +198,7 @@ impl WorkerServer {
         (oldest.opened.elapsed() >= HELLO_SOON).then_some(*id)
     }
 
-    fn admit(&mut self, mut stream: UnixStream) -> Flow {
+    fn admit(&mut self, mut stream: UnixStream) -> Result<(), Ended> {
         let error = match getsockopt(&stream, PeerCredentials).map(|peer| peer.uid()) {
             Err(error) => Some(format!("the peer credentials of a connection cannot be read: {error}")),
             Ok(uid) if uid != self.uid => {
@@ -244,15 +227,15 @@ impl WorkerServer {
                     format!("{unauthenticated} connections have sent no Hello, expected at most {UNAUTHENTICATED_MAX}");
                 self.apply(refuse(oldest, error))
             }
-            None => Flow::On,
+            None => Ok(()),
         }
     }
 
-    fn take_commands(&mut self) -> io::Result<Flow> {
+    fn take_commands(&mut self) -> Result<(), Ended> {
         loop {
             let gone = self.fetch_commands();
             let Some(command) = self.queued.pop_front() else {
-                return Ok(if gone { Flow::End } else { Flow::On });
+                return if gone { Err(Ended) } else { Ok(()) };
             };
             let effects = match command {
                 Command::BeginRound(plan) => self.state.roster.begin(*plan),
@@ -262,16 +245,12 @@ impl WorkerServer {
                 Command::CloseAll => self.state.roster.close_all(),
                 Command::TellAll(message) => self.state.roster.tell_all(&message),
                 Command::Sync { token } => {
-                    if self.read_all() == Flow::End {
-                        return Ok(Flow::End);
-                    }
+                    self.read_all()?;
                     vec![Effect::Emit(BrokerEvent::Synced { token })]
                 }
-                Command::Shutdown => return Ok(Flow::End),
+                Command::Shutdown => return Err(Ended),
             };
-            if self.apply(effects) == Flow::End {
-                return Ok(Flow::End);
-            }
+            self.apply(effects)?;
         }
     }
 
@@ -291,38 +270,29 @@ impl WorkerServer {
     }
 
     /// Reads all bytes that have arrived, on known and new connections.
-    fn read_all(&mut self) -> Flow {
-        if self.accept() == Flow::End {
-            return Flow::End;
-        }
+    fn read_all(&mut self) -> Result<(), Ended> {
+        self.accept()?;
         let ids: Vec<_> = self.state.connections.keys().copied().collect();
-        for id in ids {
-            if self.read(id, SYNC_BYTES) == Flow::End {
-                return Flow::End;
-            }
-        }
-        Flow::On
+        ids.into_iter().try_for_each(|id| self.read(id, SYNC_BYTES))
     }
 
-    fn read(&mut self, id: ConnectionId, budget: usize) -> Flow {
+    fn read(&mut self, id: ConnectionId, budget: usize) -> Result<(), Ended> {
         if !self.state.roster.is_member(id) {
             self.fetch_commands();
         }
         let mut left = budget;
         loop {
-            let Some(connection) = self.state.connections.get_mut(&id) else { return Flow::On };
+            let Some(connection) = self.state.connections.get_mut(&id) else { return Ok(()) };
             // Reads in pieces, so that messages do not pile up in the buffer.
             let (read, stop) = connection.read(left.min(TURN_BYTES));
             left -= read.min(left);
-            if self.messages(id) == Flow::End {
-                return Flow::End;
-            }
+            self.messages(id)?;
             match stop {
-                ReadEnd::Empty => return Flow::On,
+                ReadEnd::Empty => return Ok(()),
                 ReadEnd::Budget if left > 0 => {}
                 ReadEnd::Budget => {
                     self.state.unread.push_back(id);
-                    return Flow::On;
+                    return Ok(());
                 }
                 ReadEnd::Closed(error) => {
                     let cut = self.state.connections.get(&id).is_some_and(|connection| connection.pending() > 0);
@@ -333,67 +303,59 @@ impl WorkerServer {
         }
     }
 
-    fn messages(&mut self, id: ConnectionId) -> Flow {
+    fn messages(&mut self, id: ConnectionId) -> Result<(), Ended> {
         loop {
             let unauthenticated = !self.state.roster.is_member(id);
-            let Some(connection) = self.state.connections.get_mut(&id) else { return Flow::On };
+            let Some(connection) = self.state.connections.get_mut(&id) else { return Ok(()) };
             let effects = match connection.message(unauthenticated) {
-                Ok(None) => return Flow::On,
+                Ok(None) => return Ok(()),
                 Ok(Some(message)) => self.state.roster.on_message(id, message),
                 Err(error) => return self.closed(id, Some(error)),
             };
-            if self.apply(effects) == Flow::End {
-                return Flow::End;
-            }
+            self.apply(effects)?;
         }
     }
 
-    fn flush(&mut self, id: ConnectionId) -> Flow {
+    fn flush(&mut self, id: ConnectionId) -> Result<(), Ended> {
         let outcome = self.state.connections.get_mut(&id).map(WorkerConnection::flush);
         match outcome {
             Some(Err(error)) => self.closed(id, Some(error)),
-            _ => Flow::On,
+            _ => Ok(()),
         }
     }
 
-    fn closed(&mut self, id: ConnectionId, error: Option<String>) -> Flow {
+    fn closed(&mut self, id: ConnectionId, error: Option<String>) -> Result<(), Ended> {
         if self.state.connections.remove(&id).is_none() {
-            return Flow::On;
+            return Ok(());
         }
         let effects = self.state.roster.on_closed(id, error);
         self.apply(effects)
     }
 
-    fn apply(&mut self, effects: Vec<Effect>) -> Flow {
+    fn apply(&mut self, effects: Vec<Effect>) -> Result<(), Ended> {
         for effect in effects {
-            let flow = match effect {
+            match effect {
                 Effect::Send(id, message) => {
                     let queued = self.state.connections.get_mut(&id).map(|connection| connection.queue(&message));
                     match queued {
-                        Some(Err(error)) => self.closed(id, Some(error)),
-                        _ => self.flush(id),
+                        Some(Err(error)) => self.closed(id, Some(error))?,
+                        _ => self.flush(id)?,
                     }
                 }
                 Effect::Close(id) => {
                     // Dropping the stream closes it and removes it from the poll set.
                     self.state.connections.remove(&id);
-                    Flow::On
                 }
-                Effect::Emit(event) => self.emit(event),
-            };
-            if flow == Flow::End {
-                return Flow::End;
+                Effect::Emit(event) => self.emit(event)?,
             }
         }
-        Flow::On
+        Ok(())
     }
 
-    fn emit(&self, event: BrokerEvent) -> Flow {
-        if self.events.send(event).is_err() {
-            return Flow::End;
-        }
+    fn emit(&self, event: BrokerEvent) -> Result<(), Ended> {
+        self.events.send(event).map_err(|_| Ended)?;
         // The counter saturates only long after the agent has been woken; a full one wakes it as well.
         let _full = self.wake.write(1);
-        Flow::On
+        Ok(())
     }
 }

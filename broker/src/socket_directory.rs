@@ -58,9 +58,11 @@ impl SocketDirectory {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
+}
 
-    /// Removes the directory with its sockets.
-    pub(crate) fn remove(&self) {
+impl Drop for SocketDirectory {
+    /// Removes the directory with its sockets, before its lock is released.
+    fn drop(&mut self) {
         remove(&self.path);
     }
 }
@@ -128,7 +130,6 @@ mod tests {
         assert!(!at(dead).exists() && at(unlocked).exists() && at(foreign).exists());
         let path = first.path().to_owned();
         drop(first);
-        second.remove();
         drop(second);
         let third = SocketDirectory::make(parent.path()).unwrap();
         assert!(!path.exists() && third.path().exists());

@@ -47,7 +47,6 @@ pub fn capacity(wanted: usize) -> Capacity {
     if free < wanted { Capacity { connections: free, open_files: Some(limit) } } else { enough }
 }
 
-/// A descriptor in reserve.
 #[derive(Debug)]
 pub struct Reserve(Option<File>);
 

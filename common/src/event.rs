@@ -1,7 +1,5 @@
 //! What happened in a run: one line each in events.jsonl, and the only thing the user interface sees.
 
-#![expect(missing_docs, reason = "fields of the variants are told in the variant's own sentence")]
-
 use crate::{
     artifact::classes::ClassFigures,
     failure::Failure,
@@ -85,7 +83,7 @@ pub enum EventKind {
         #[serde(default)]
         host: String,
         /// By the fork server; else it was executed.
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         forked: bool,
     },
     /// A worker said it is ready to take its first step.
@@ -227,7 +225,6 @@ pub enum EventKind {
     },
 }
 
-/// One node of a round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeBrief {
     pub host: String,
@@ -303,10 +300,4 @@ pub struct StepTimes {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(count: &u64) -> bool {
     *count == 0
-}
-
-/// Whether a truth value is left out of an event.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_false(value: &bool) -> bool {
-    !value
 }

@@ -1,38 +1,23 @@
 //! Exit codes of `enn`, documented once and printed under `--help`.
 
-/// Why `enn` ended. The number is the process's exit status.
+/// Why `enn` ended: [`ExitCode::ALL`] says it in words. The number is the process's exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ExitCode {
-    /// Everything asked for was done.
     Success = 0,
-    /// A worker failed, and the restarts allowed were used up or would not help.
     WorkerFailed = 1,
-    /// The command line or the configuration is wrong.
     Usage = 2,
-    /// The data could not be read or staged.
     Data = 3,
-    /// The machine lacks something: libtorch, a device, disk, shared memory, a port.
     Machine = 4,
-    /// A checkpoint, model or artifact is missing, damaged or of another model.
     Artifact = 5,
-    /// The nodes did not meet, or the host of the rendezvous was lost.
     Rendezvous = 6,
-    /// No worker made progress within --hang-timeout.
     Hung = 7,
-    /// A cross-validated model is not better than the best baseline.
     NotBetter = 8,
-    /// A checkpoint is readable, and may be a mixture of two saves.
     Suspect = 9,
-    /// A fault in ENN itself: a panic, as Rust ends a program of which the main thread panicked.
     Fault = 101,
-    /// A script cannot be read, or a program not executed; as the shell says it.
     NotExecutable = 126,
-    /// A script, a program or its interpreter is not there; as the shell says it.
     NotFound = 127,
-    /// Ended by SIGINT, after a checkpoint where there are any.
     Interrupted = 130,
-    /// Ended by SIGTERM, after a checkpoint where there are any.
     Terminated = 143,
 }
 

@@ -5,11 +5,8 @@ use serde::{Deserialize, Serialize};
 /// One worker's failure with everything that is known of it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Failure {
-    /// Round it happened in.
     pub round: u64,
-    /// Host of the worker.
     pub host: String,
-    /// Rank of its node.
     pub node_rank: u32,
     /// Index among the workers of its node.
     pub local_rank: u32,
@@ -19,7 +16,6 @@ pub struct Failure {
     pub pid: u32,
     /// When it was noticed, seconds since the Unix epoch by the clock of its host.
     pub time: f64,
-    /// Exit code, when it exited.
     pub code: Option<i32>,
     /// Signal number, when it was killed.
     pub signal: Option<i32>,

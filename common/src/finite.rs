@@ -5,17 +5,11 @@
 use serde::{Deserialize, Deserializer, Serializer};
 
 /// Writes the number as it is; JSON makes null of NaN and the infinities.
-///
-/// # Errors
-/// Those of the serializer.
 pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(*value)
 }
 
 /// Reads the number, or NaN where a human-readable format holds null.
-///
-/// # Errors
-/// Those of the deserializer.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     if deserializer.is_human_readable() {
         Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))

@@ -13,7 +13,6 @@ use std::{collections::BTreeMap, fmt};
 
 /// File in the run directory.
 pub const FILE: &str = "kernels.json";
-/// Version of the file.
 pub const VERSION: u32 = 1;
 /// Steps before a quarantined kernel is tried again for the first time; doubled at each further time.
 pub const COOL_DOWN_STEPS: u64 = 64;
@@ -40,9 +39,8 @@ pub fn crash(number: i32) -> Option<&'static str> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    Launch {
-        error: String,
-    },
+    /// The kernel could not be launched.
+    Launch { error: String },
     /// The results are further from the plain reference's than the kernel promises.
     Wrong {
         /// The largest distance, in words.
@@ -58,9 +56,7 @@ pub enum Fault {
         found: String,
     },
     /// The process died while the kernel ran for the first time on such operands.
-    Crash {
-        how: String,
-    },
+    Crash { how: String },
 }
 
 impl Fault {
@@ -118,13 +114,10 @@ pub struct Quarantine {
     pub sig: Option<u64>,
     /// The operands in words.
     pub operands: String,
-    /// Fault of the last time.
     pub fault: Fault,
     /// How often it was put here.
     pub count: u32,
-    /// Step of the first time.
     pub first_step: u64,
-    /// Step of the last time.
     pub last_step: u64,
     /// Selection epoch it takes effect with.
     pub epoch: u64,
@@ -166,13 +159,11 @@ pub struct Quarantined {
 /// Calls of one kernel of one operation since the report before.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct KernelCalls {
-    /// Calls that it ran.
     pub calls: u64,
     /// Signatures on which it was compared with the plain reference, and agreed.
     pub checked: u64,
 }
 
-/// Kernels of one operation.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct OpKernels {
     pub op: String,
@@ -188,6 +179,7 @@ pub struct OpKernels {
 impl OpKernels {
     /// Adds what came since.
     fn add(&mut self, more: Self) {
+        self.op = more.op;
         self.order = more.order;
         self.forced = more.forced;
         for (kernel, calls) in more.ran {
@@ -205,7 +197,6 @@ impl OpKernels {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelBook {
-    /// Version of the file.
     pub version: u32,
     pub epoch: u64,
     pub quarantine: Vec<Quarantine>,
@@ -285,11 +276,7 @@ impl KernelBook {
     /// Adds what ran since the last report.
     pub fn ran(&mut self, ops: Vec<OpKernels>) {
         for more in ops {
-            let own = self
-                .ops
-                .entry(more.op.clone())
-                .or_insert_with(|| OpKernels { op: more.op.clone(), ..OpKernels::default() });
-            own.add(more);
+            self.ops.entry(more.op.clone()).or_default().add(more);
         }
     }
 

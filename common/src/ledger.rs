@@ -12,7 +12,6 @@ use std::io;
 /// Folder in the run directory.
 pub const FOLDER: &str = "ledger";
 
-/// Name of a process's file.
 pub fn name(pid: u32) -> String {
     format!("{pid}.jsonl")
 }
@@ -23,13 +22,11 @@ pub fn name(pid: u32) -> String {
 pub enum Line {
     /// A rank is about to contribute to a step.
     Begun {
-        /// Round of the run.
         round: u64,
         /// Start of the workers.
         attempt: String,
         step: u64,
         epoch: u64,
-        /// Rank in the round.
         rank: u32,
         /// Identities of the rows of its share, those included that are left out.
         rows: Vec<i64>,
@@ -37,7 +34,6 @@ pub enum Line {
     /// A step is whole.
     Done {
         done: u64,
-        /// Round of the run.
         round: u64,
         /// Start of the workers.
         attempt: String,
@@ -47,16 +43,12 @@ pub enum Line {
         /// Identities of the rows.
         left_out: Vec<i64>,
         step: u64,
-        /// Round of the run.
         round: u64,
     },
 }
 
 impl Line {
     /// The line with its end.
-    ///
-    /// # Errors
-    /// None that is known; serde's type has one.
     pub fn encode(&self) -> io::Result<Vec<u8>> {
         let mut text = serde_json::to_vec(self)?;
         text.push(b'\n');

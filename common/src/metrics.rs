@@ -116,6 +116,5 @@ pub struct RunMetrics {
     #[serde(with = "finite")]
     pub samples_per_s: f64,
     pub restarts: u64,
-    /// Rounds the run took.
     pub rounds: u64,
 }

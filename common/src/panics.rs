@@ -54,9 +54,6 @@ pub struct LibraryPanic {
 }
 
 /// Calls a library on what a user brought. What the call touched is not to be used behind a panic.
-///
-/// # Errors
-/// It panicked.
 pub fn caught<T>(library: &'static str, call: impl FnOnce() -> T) -> Result<T, LibraryPanic> {
     let outer = LIBRARY.replace(Some(library));
     let done = catch_unwind(AssertUnwindSafe(call));

@@ -12,7 +12,6 @@ pub struct Probe {
     pub libtorch: String,
     /// Built with the feature `cuda`.
     pub cuda_build: bool,
-    /// CUDA devices libtorch sees.
     pub cuda_devices: u32,
     /// CUDA version of libtorch, in a CUDA build.
     pub cuda: Option<String>,

@@ -10,39 +10,29 @@ use std::collections::BTreeMap;
 pub const FOLDER: &str = "profile";
 /// The table, written by rank 0.
 pub const ROOFLINE_JSON: &str = "roofline.json";
-/// The traces of all ranks in one.
 pub const TRACE_JSON: &str = "trace.json";
-/// Version of roofline.json.
 pub const ROOFLINE_VERSION: u32 = 2;
 /// The record of a step, written by rank 0.
 pub const PROGRAM_JSON: &str = "program.json";
-/// Version of program.json.
 pub const PROGRAM_VERSION: u32 = 1;
 
-/// Name of a rank's trace.
 pub fn trace_name(rank: u32) -> String {
     format!("trace-{rank}.json")
 }
 
-/// roofline.json.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Roofline {
-    /// [`ROOFLINE_VERSION`].
     pub version: u32,
-    /// Where the operations ran.
     pub device: String,
     /// Optimizer steps that were timed.
     pub steps: u64,
-    /// Capabilities of the machine.
     pub ceiling: Ceiling,
     /// Operations, the most expensive first.
     pub ops: Vec<OpCost>,
 }
 
-/// program.json.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RecordedProgram {
-    /// [`PROGRAM_VERSION`].
     pub version: u32,
     /// Of everything below: equal for equal steps of the same build.
     pub hash: String,
@@ -53,26 +43,20 @@ pub struct RecordedProgram {
     /// Most bytes of results that are alive at one time.
     pub peak_bytes: u64,
     pub values: Vec<RecordedValue>,
-    /// Operations in their order.
     pub records: Vec<RecordedOp>,
 }
 
-/// A value of a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RecordedValue {
-    /// Kind of its numbers.
     pub kind: String,
     pub shape: Vec<i64>,
     pub role: String,
 }
 
-/// An operation of a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RecordedOp {
     pub op: String,
-    /// Kernel that ran it.
     pub kernel: String,
-    /// Part of the step.
     pub phase: String,
     /// Place in the model; empty at the top.
     pub place: String,
@@ -96,7 +80,6 @@ pub enum NumberKind {
 }
 
 impl NumberKind {
-    /// As in roofline.json.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F64 => "f64",
@@ -138,9 +121,7 @@ impl Ceiling {
 /// All calls of one operation with one kernel on numbers of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OpCost {
-    /// Name of the operation.
     pub op: String,
-    /// Kernel that ran it.
     pub kernel: String,
     /// Format of the computation: the kind of its operands.
     pub kind: NumberKind,

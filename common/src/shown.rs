@@ -16,42 +16,31 @@ pub fn is_obeyed(character: char) -> bool {
 
 /// One line: what is obeyed is written as an escape, also the end of a line.
 pub fn line(text: &str) -> Cow<'_, str> {
-    escaped(text, |_| false)
+    escaped(text, &[], |character| character.escape_default().to_string())
 }
 
 /// Lines: their ends and tabs stay, everything else that is obeyed is written as an escape.
 pub fn lines(text: &str) -> Cow<'_, str> {
-    escaped(text, |character| matches!(character, '\n' | '\t'))
+    escaped(text, &['\n', '\t'], |character| character.escape_default().to_string())
 }
 
 /// A JSON document that says the same to a program and holds nothing a terminal obeys. JSON itself leaves some of it as it is.
 pub fn json(document: &str) -> Cow<'_, str> {
-    let is_kept = |character: char| !is_obeyed(character) || matches!(character, '\n' | '\t' | '\r');
-    if document.chars().all(is_kept) {
-        return document.into();
-    }
-    let mut out = String::with_capacity(document.len());
-    for character in document.chars() {
-        if is_kept(character) {
-            out.push(character);
-        } else {
-            // All of them lie in the first plane, so that four digits say them.
-            out.push_str(&format!("\\u{:04x}", u32::from(character)));
-        }
-    }
-    out.into()
+    // All of them lie in the first plane, so that four digits say them.
+    escaped(document, &['\n', '\t', '\r'], |character| format!("\\u{:04x}", u32::from(character)))
 }
 
-fn escaped(text: &str, is_kept: impl Fn(char) -> bool) -> Cow<'_, str> {
-    if !text.chars().any(|character| is_obeyed(character) && !is_kept(character)) {
+fn escaped<'t>(text: &'t str, kept: &[char], escape: impl Fn(char) -> String) -> Cow<'t, str> {
+    let is_kept = |character: char| !is_obeyed(character) || kept.contains(&character);
+    if text.chars().all(is_kept) {
         return text.into();
     }
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
-        if is_obeyed(character) && !is_kept(character) {
-            out.extend(character.escape_default());
-        } else {
+        if is_kept(character) {
             out.push(character);
+        } else {
+            out.push_str(&escape(character));
         }
     }
     out.into()

@@ -5,6 +5,7 @@
 use crate::{
     doctor::{
         DoctorInputs,
+        findings::gpu_devices,
         variables::{OF_TORCHRUN, VARIABLES},
     },
     libtorch::{LibtorchFinder, SearchPaths},
@@ -13,11 +14,8 @@ use enn_common::{
     config,
     fs::{FileError, private},
 };
-use enn_process::run_dir::RUNS_DIR;
-use nix::{
-    sched::CpuSet,
-    unistd::{AccessFlags, access},
-};
+use enn_process::{numa, run_dir::RUNS_DIR};
+use nix::unistd::{AccessFlags, access};
 use std::{
     collections::BTreeMap,
     env,
@@ -44,20 +42,16 @@ const UNHONOURED: [(&str, &str); 4] = [
     ("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "0"),
 ];
 
-/// The environment of this process.
 #[derive(Debug, Clone)]
 pub struct Facts {
     pub cwd: PathBuf,
     pub argv: Vec<String>,
-    /// Name of this host.
     pub host: String,
     /// Cores this process may run on.
     pub cores: usize,
     /// GPUs this process may use.
     pub gpus: usize,
-    /// The worker program, when one was found.
     pub worker: Option<PathBuf>,
-    /// Whether the worker program links CUDA.
     pub cuda_worker: bool,
     /// Finds libtorch, when it is first needed.
     pub libtorch: LibtorchFinder,
@@ -65,7 +59,6 @@ pub struct Facts {
     pub omp_threads: Option<u32>,
     /// Whether `OMP_WAIT_POLICY` or `GOMP_SPINCOUNT` says how threads wait for each other.
     pub omp_waits: bool,
-    /// Short directory for sockets.
     pub socket_parent: PathBuf,
     pub log: Option<String>,
     /// `TERM` is `dumb` or not set: a terminal that only takes text.
@@ -80,7 +73,6 @@ pub struct Facts {
     pub cache_dir: PathBuf,
     /// `ENN_RUNTIMES`: where runtimes of exported models are looked for.
     pub runtimes: Vec<PathBuf>,
-    /// Directory for temporary files.
     pub temporary_dir: PathBuf,
     pub path: Option<OsString>,
     /// All variables that begin with `PET_`, which set torchrun's flags.
@@ -190,7 +182,7 @@ impl Facts {
             let beside = exe.as_deref()?.parent()?.join("enn-worker");
             beside.is_file().then_some(beside)
         });
-        let gpus = visible(text("CUDA_VISIBLE_DEVICES").as_deref(), device_files(Path::new("/dev")));
+        let gpus = visible(text("CUDA_VISIBLE_DEVICES").as_deref(), gpu_devices(Path::new("/dev")));
         let links_cuda = worker.as_deref().is_some_and(links_cuda);
         let path = variable("PATH");
         let python_exec = variable("PYTHON_EXEC");
@@ -253,7 +245,6 @@ impl Facts {
         }
     }
 
-    /// Finds a program on PATH.
     pub fn program(&self, name: &str) -> Option<PathBuf> {
         program(name, self.path.as_deref())
     }
@@ -314,7 +305,6 @@ fn absolute(path: &OsStr) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path))
 }
 
-/// Finds a program in the folders of `path`.
 fn program(name: &str, path: Option<&OsStr>) -> Option<PathBuf> {
     env::split_paths(path?).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
@@ -387,8 +377,7 @@ fn shown(name: &str, value: String) -> String {
 /// Counts the cores of the affinity mask, as newer releases of torchrun do for `--nproc-per-node cpu`: those that
 /// taskset, Slurm or a container leaves to this process.
 fn cores_allowed() -> usize {
-    let set = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).ok();
-    set.map_or(0, |set| (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).count()).max(1)
+    numa::allowed_cpus().map_or(0, |cpus| cpus.len()).max(1)
 }
 
 /// Counts the render nodes of Intel devices.
@@ -397,16 +386,6 @@ fn xpus(drm: &Path) -> usize {
     let nodes = entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with("renderD")));
     let intel = |path: PathBuf| fs::read_to_string(path).is_ok_and(|vendor| vendor.trim() == "0x8086");
     nodes.filter(|entry| intel(entry.path().join("device/vendor"))).count()
-}
-
-/// Counts NVIDIA's device files, /dev/nvidia0 and so on.
-fn device_files(dev: &Path) -> usize {
-    let entries = fs::read_dir(dev).into_iter().flatten().flatten();
-    let is_device = |name: &str| {
-        name.strip_prefix("nvidia")
-            .is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
-    };
-    entries.filter(|entry| entry.file_name().to_str().is_some_and(is_device)).count()
 }
 
 /// Returns how many of `devices` CUDA will show: it stops at the first entry of the list that is no device.
@@ -443,7 +422,7 @@ fn socket_parent() -> PathBuf {
 }
 
 fn writable(path: &PathBuf) -> bool {
-    nix::unistd::access(path, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK).is_ok()
+    access(path, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
 }
 
 #[cfg(test)]
@@ -490,14 +469,5 @@ mod tests {
         let all = [("SLURM_JOB_ID", "7"), ("SLURMD_NODENAME", "n1"), ("PATH", "/bin"), ("MY_SLURM_JOB", "x")];
         let all = all.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
         assert_eq!(slurm(all).into_keys().collect::<Vec<_>>(), ["SLURMD_NODENAME", "SLURM_JOB_ID"]);
-    }
-
-    #[test]
-    fn devices_are_counted_by_their_files() {
-        let dev = tempfile::tempdir().unwrap();
-        for name in ["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "null"] {
-            fs::write(dev.path().join(name), "").unwrap();
-        }
-        assert_eq!(device_files(dev.path()), 2);
     }
 }

@@ -13,6 +13,7 @@ mod error;
 pub mod export;
 pub mod facts;
 pub mod libtorch;
+mod names;
 pub mod retention;
 pub mod tasks;
 pub mod torchrun;

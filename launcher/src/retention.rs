@@ -95,7 +95,6 @@ impl RetentionSweep {
     }
 }
 
-/// A run that may be removed.
 struct RemovableRun {
     path: PathBuf,
     written: SystemTime,

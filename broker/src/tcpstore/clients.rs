@@ -26,7 +26,6 @@ impl Clients {
         self.slots.len() - self.free.len()
     }
 
-    /// Reserves the id of the next connection.
     pub(super) fn reserve(&mut self) -> Option<ClientId> {
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];

@@ -3,7 +3,7 @@
 use super::{Limits, error::Violation, protocol::Parser};
 use mio::net::TcpStream;
 use std::{
-    io::{self, ErrorKind, Read, Write},
+    io::{ErrorKind, Read, Write},
     net::SocketAddr,
     time::{Duration, Instant},
 };
@@ -32,12 +32,6 @@ impl From<Violation> for End {
     fn from(violation: Violation) -> Self {
         Self::Violation(violation)
     }
-}
-
-/// Result of one read.
-pub(super) enum Received {
-    Bytes(usize),
-    NothingYet,
 }
 
 #[derive(Debug)]
@@ -95,16 +89,15 @@ impl ClientConnection {
         self.out.capacity() + self.held.capacity()
     }
 
-    /// Reads once into `scratch`.
-    pub(super) fn receive(&mut self, scratch: &mut [u8]) -> Result<Received, End> {
+    /// Reads once into `scratch`; `None` when nothing has arrived yet.
+    pub(super) fn receive(&mut self, scratch: &mut [u8]) -> Result<Option<usize>, End> {
         loop {
             match self.stream.read(scratch) {
                 Ok(0) => return Err(End::Gone),
-                Ok(bytes) => return Ok(Received::Bytes(bytes)),
-                Err(error) => match retry(error)? {
-                    Retry::Now => {}
-                    Retry::WhenReady => return Ok(Received::NothingYet),
-                },
+                Ok(bytes) => return Ok(Some(bytes)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(_) => return Err(End::Gone),
             }
         }
     }
@@ -132,13 +125,12 @@ impl ClientConnection {
                     self.sent += bytes;
                     self.stalled_since = None;
                 }
-                Err(error) => match retry(error)? {
-                    Retry::Now => {}
-                    Retry::WhenReady => {
-                        self.stalled_since.get_or_insert(now);
-                        return Ok(());
-                    }
-                },
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.stalled_since.get_or_insert(now);
+                    return Ok(());
+                }
+                Err(_) => return Err(End::Gone),
             }
         }
         self.sent = 0;
@@ -164,18 +156,5 @@ impl ClientConnection {
         }
         let stalled = self.stalled_since?;
         (now.duration_since(stalled) > limits.stall_timeout).then_some(Violation::Slow { what: "read no reply" })
-    }
-}
-
-enum Retry {
-    Now,
-    WhenReady,
-}
-
-fn retry(error: io::Error) -> Result<Retry, End> {
-    match error.kind() {
-        ErrorKind::Interrupted => Ok(Retry::Now),
-        ErrorKind::WouldBlock => Ok(Retry::WhenReady),
-        _ => Err(End::Gone),
     }
 }

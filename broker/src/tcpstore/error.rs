@@ -7,28 +7,22 @@ use std::{
 };
 use thiserror::Error;
 
-/// The store could not be started.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// The address cannot be bound.
     #[error("failed to bind the store to {addr}: {source}\nhint: port 0 takes a free port")]
     Bind { addr: SocketAddr, source: io::Error },
-    /// Another process listens on the port already.
     #[error("failed to bind the store to {addr}: the port is taken{}\nhint: end that program, take another port, or port 0 for a free one", held_by(.holder))]
     Taken {
         addr: SocketAddr,
         /// The process that listens, where the system reveals it.
         holder: Option<Holder>,
     },
-    /// The host name has no address.
     #[error(
         "failed to find an address of the host {host:?}: {source}\nhint: give an address, or a name this machine can resolve"
     )]
     Resolve { host: String, source: io::Error },
-    /// The thread has ended, or does not answer.
     #[error("the store has stopped")]
     Stopped,
-    /// Polling or the thread could not be set up.
     #[error("failed to start the store's {what}: {source}")]
     Start {
         /// "poll", "waker" or "thread".
@@ -50,40 +44,23 @@ fn raise(open_files: &Option<u64>) -> String {
 /// Reasons for which the store closed a client.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Violation {
-    /// The first request is not the handshake.
     #[error("the first byte is {code}, expected 0 (validate); this is no c10d client")]
     NotValidated { code: u8 },
-    /// The magic number of the handshake is wrong.
     #[error("the handshake is {found:#010x}, expected 0x3c85f7ce; this is no c10d client")]
     Magic { found: u32 },
-    /// The request code is unknown.
     #[error("request code {code} is unknown, expected 0 to 17")]
     Code { code: u8 },
-    /// A length or count is above its limit.
     #[error("{what} of {found}, expected at most {max}")]
-    TooMuch {
-        /// Name of the quantity.
-        what: &'static str,
-        found: u64,
-        max: u64,
-    },
+    TooMuch { what: &'static str, found: u64, max: u64 },
     /// ADD was asked on a value that is no decimal number, or the sum exceeds 64 bits.
     #[error("add {amount} to key {key:?}: its value is no 64-bit number with room for that")]
     Add { key: String, amount: i64 },
-    /// The store is full.
     #[error("the store holds {held} bytes of at most {max}: no room for {wanted} more")]
-    Full {
-        held: usize,
-        max: usize,
-        /// Bytes that the request would add.
-        wanted: usize,
-    },
-    /// The client's address is not admitted.
+    Full { held: usize, max: usize, wanted: usize },
     #[error(
         "a c10d client from {ip} is not let in: no node of this run has that address\nhint: --store-open lets c10d clients in from everywhere"
     )]
     NotListed { ip: IpAddr },
-    /// The limit on clients is reached.
     #[error("the store has {max} clients and takes no more{}", raise(.open_files))]
     Crowded {
         max: usize,
@@ -94,12 +71,7 @@ pub enum Violation {
     #[error(
         "its unread replies and unfinished requests take {found} of {held} bytes that all clients may take, and others wait"
     )]
-    Buffers {
-        found: usize,
-        /// Bytes of all clients.
-        held: usize,
-    },
-    /// The client sends no handshake, or reads no reply.
+    Buffers { found: usize, held: usize },
     #[error("the client {what} for too long")]
     Slow { what: &'static str },
 }

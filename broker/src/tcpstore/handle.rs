@@ -4,7 +4,6 @@ use super::{Limits, StoreError, allow_list::PeerPolicy};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use mio::Waker;
 use std::{
-    fmt, io,
     net::{IpAddr, SocketAddr, TcpStream},
     sync::{
         Arc,
@@ -32,23 +31,11 @@ pub type ForeignHandler = Box<dyn Fn(ForeignConnection) + Send>;
 
 #[derive(Default)]
 pub struct Options {
-    /// Limits on clients and on memory.
     pub limits: Limits,
     /// Policy for the addresses of c10d clients.
     pub peers: PeerPolicy,
     /// Handler of connections that are no c10d clients; without one they are closed.
     pub foreign_handler: Option<ForeignHandler>,
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { limits, peers, foreign_handler } = self;
-        f.debug_struct("Options")
-            .field("limits", limits)
-            .field("peers", peers)
-            .field("foreign_handler", &foreign_handler.is_some())
-            .finish()
-    }
 }
 
 /// Commands from the handle to the store's thread.
@@ -79,9 +66,8 @@ pub(super) struct StoreLink {
 
 impl StoreLink {
     fn tell(&self, command: StoreCommand) -> Result<(), StoreError> {
-        let gone = || StoreError::Stopped;
-        self.commands.send(command).map_err(|_| gone())?;
-        self.waker.wake().map_err(|_: io::Error| gone())
+        self.commands.send(command).map_err(|_| StoreError::Stopped)?;
+        self.waker.wake().map_err(|_| StoreError::Stopped)
     }
 }
 

@@ -64,7 +64,6 @@ pub enum Request<'a> {
         key: &'a [u8],
         /// Value expected; empty: no value.
         expected: &'a [u8],
-        /// New value.
         wanted: &'a [u8],
     },
     Get(&'a [u8]),
@@ -77,7 +76,6 @@ pub enum Request<'a> {
     /// Asks for the number of keys.
     NumKeys,
     Delete(&'a [u8]),
-    /// Appends to a value.
     Append(&'a [u8], &'a [u8]),
     /// Asks for several values.
     MultiGet(Keys<'a>),
@@ -86,9 +84,7 @@ pub enum Request<'a> {
     CancelWait,
     /// Asks for the nonce back.
     Ping(u32),
-    /// Pushes onto a queue.
     QueuePush(&'a [u8], &'a [u8]),
-    /// Pops from a queue.
     QueuePop(&'a [u8]),
     /// Asks for the length of a queue.
     QueueLen(&'a [u8]),

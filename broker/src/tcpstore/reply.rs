@@ -16,7 +16,6 @@ pub enum Reply<'a> {
     StopWaiting,
     /// The client's waits are forgotten.
     WaitCancelled,
-    /// The nonce of a ping.
     Nonce(u32),
     /// The queue before the pop: its length and, when above 0, its first value are sent.
     Popped(&'a VecDeque<Value>),

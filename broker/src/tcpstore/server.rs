@@ -7,7 +7,7 @@ use super::{
     ForeignConnection, ForeignHandler, Limits, Options, StoreError, StoreHandle,
     allow_list::{Admission, AllowList},
     clients::Clients,
-    connection::{ClientConnection, End, Received},
+    connection::{ClientConnection, End},
     error::Violation,
     handle::{StoreCommand, StoreLink},
     listener::listener,
@@ -121,7 +121,6 @@ struct StoreServer {
     silent: BTreeMap<u64, ClientId>,
     /// Number of connections so far.
     serial: u64,
-    /// Bytes of the buffers of all clients.
     buffered: usize,
     reserve: Reserve,
     commands: Receiver<StoreCommand>,
@@ -337,8 +336,8 @@ impl StoreServer {
                 return Ok(Answered::NoRoom);
             }
             let bytes = match connection.receive(scratch) {
-                Ok(Received::Bytes(bytes)) => bytes,
-                Ok(Received::NothingYet) => break,
+                Ok(Some(bytes)) => bytes,
+                Ok(None) => break,
                 Err(end) => {
                     // The client may have shut down one direction only and wait for replies.
                     let _ = connection.flush(now);
@@ -502,7 +501,6 @@ struct TurnCost {
     work: usize,
 }
 
-/// Reasons for which answering stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answered {
     /// All whole requests are answered.

@@ -20,7 +20,6 @@ pub type Key = Box<[u8]>;
 
 pub type Value = Vec<u8>;
 
-/// Identifies a connection.
 pub type ClientId = u64;
 
 /// Bytes of the longest number in decimal text.
@@ -95,7 +94,6 @@ pub struct Table {
     limits: Limits,
     values: HashMap<Key, Value>,
     queues: HashMap<Key, VecDeque<Value>>,
-    /// Waiters of each key.
     waiting: HashMap<AwaitedKey, Waiters>,
     /// Keys of each ticket that have not appeared yet, ordered, so that a client's tickets are adjacent.
     awaited: BTreeMap<Ticket, HashSet<AwaitedKey>>,

@@ -26,25 +26,14 @@ pub const FOLDER: &str = "chunks";
 /// Why a chunk cannot be written or used.
 #[derive(Debug, thiserror::Error)]
 pub enum ChunkError {
-    /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A file is no NumPy array.
     #[error(transparent)]
     Array(#[from] StagedError),
-    /// The numbers do not fit the rows.
     #[error("{}: {what} is {found}, expected {expected}", path.display())]
     Shape { path: PathBuf, what: &'static str, found: String, expected: String },
-    /// The bytes are not those that were written.
     #[error("{}: digest {found}, expected {expected}; delete the chunk and predict again", path.display())]
-    Digest {
-        /// File of the predictions.
-        path: PathBuf,
-        /// blake3 of what is there.
-        found: String,
-        /// blake3 told when it was written.
-        expected: String,
-    },
+    Digest { path: PathBuf, found: String, expected: String },
 }
 
 /// Status of a row. Every row of a chunk has one, and its numbers are finite iff it is `Predicted`, but for cells of which training
@@ -88,13 +77,11 @@ impl RowStatus {
         }
     }
 
-    /// The status with this number.
     pub fn of(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 }
 
-/// The content of a chunk.
 #[derive(Debug, Clone, Copy)]
 pub struct ChunkRows<'a> {
     /// Predictions, row-major.

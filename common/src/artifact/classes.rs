@@ -33,7 +33,6 @@ pub struct ClassFigures {
 /// One class against all others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClassPart {
-    /// Rows of the class.
     pub rows: u64,
     /// Rows predicted to be of it.
     #[serde(rename = "told")]
@@ -63,6 +62,5 @@ pub struct CalibrationPart {
     pub high: f64,
     pub rows: u64,
     pub probability: f64,
-    /// Share that is right.
     pub right: f64,
 }

@@ -25,9 +25,7 @@ pub const MODEL: &str = "ENN";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CvRecord {
     pub format: String,
-    /// `VERSION`.
     pub version: u32,
-    /// Name of the directory.
     pub run: String,
     /// `RunConfig` of every fold.
     pub config: serde_json::Value,
@@ -35,7 +33,6 @@ pub struct CvRecord {
     pub units: String,
     /// How rows came to their folds, in one sentence.
     pub rule: String,
-    /// Seed of that rule.
     pub seed: u64,
     /// Staged directory of all rows.
     pub staged: PathBuf,
@@ -63,7 +60,6 @@ pub struct FoldRecord {
     pub errors: BTreeMap<String, Metrics>,
 }
 
-/// Where a fold stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum FoldState {
@@ -71,9 +67,8 @@ pub enum FoldState {
     Pending,
     /// The fold was trained, and its test rows are predicted.
     Done,
-    Failed {
-        cause: String,
-    },
+    /// Its training failed.
+    Failed { cause: String },
 }
 
 /// The model or a baseline over all folds that are done.
@@ -81,7 +76,6 @@ pub enum FoldState {
 pub struct Contender {
     /// `MODEL`, or the baseline's name.
     pub name: String,
-    /// Folds it was judged on.
     pub folds: u64,
     /// Measure by which contenders are compared: the mean absolute error; in the cells' own spreads where they have no unit in common; of
     /// classes the log-loss.
@@ -135,18 +129,9 @@ pub enum CvError {
     #[error(transparent)]
     File(#[from] FileError),
     #[error("{}: {source}", path.display())]
-    Json {
-        /// cv.json.
-        path: PathBuf,
-        source: serde_json::Error,
-    },
-    /// Of another program or version.
+    Json { path: PathBuf, source: serde_json::Error },
     #[error("{}: found format {found}, this build reads {FORMAT} {VERSION}", path.display())]
-    Foreign {
-        /// cv.json.
-        path: PathBuf,
-        found: String,
-    },
+    Foreign { path: PathBuf, found: String },
 }
 
 impl CvRecord {
@@ -166,9 +151,6 @@ impl CvRecord {
     }
 
     /// Writes the record into the directory `dir`, whole or not at all.
-    ///
-    /// # Errors
-    /// The disk refuses it.
     pub fn write(&self, dir: &Path) -> Result<(), CvError> {
         let path = dir.join(FILE);
         let text = serde_json::to_vec_pretty(self).map_err(|source| CvError::Json { path: path.clone(), source })?;
@@ -196,7 +178,6 @@ impl CvRecord {
         self.contenders = contenders;
     }
 
-    /// Folds that are done.
     pub fn done(&self) -> impl Iterator<Item = &FoldRecord> {
         self.folds.iter().filter(|fold| fold.state == FoldState::Done)
     }

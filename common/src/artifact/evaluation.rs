@@ -18,18 +18,15 @@ pub const FORMAT: &str = "enn-evaluation";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     pub format: String,
-    /// `VERSION`.
     pub version: u32,
     /// Run whose model was evaluated.
     pub run: String,
-    /// Step of its checkpoint.
     pub step: u64,
     pub data: Vec<PathBuf>,
     /// Digest of the staged data.
     pub digest: String,
     /// Unit of the target, empty when unknown.
     pub units: String,
-    /// Rows of the data.
     pub rows: u64,
     /// Rows that all is about but `seen`: those that the run neither trained nor validated on; all of them where there are none, or where
     /// that is not known.
@@ -87,7 +84,6 @@ impl EvaluationPart {
         self.errors.get(MODEL).map(Metrics::measure)
     }
 
-    /// The model's error by that.
     pub fn model(&self) -> Option<f64> {
         self.errors.get(MODEL).map(Metrics::judged)
     }

@@ -12,19 +12,15 @@ pub const VERSION: u32 = 3;
 /// All that is said of one artifact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sidecar {
-    /// [`VERSION`].
     pub version: u32,
     /// Name of the format, as `enn export --to` takes it.
     pub format: String,
     /// The artifact's name beside this file; a directory for some formats.
     pub artifact: String,
-    /// Bytes of all its files.
     pub bytes: u64,
     /// blake3 of the file, or of the list of a directory's files with theirs, hex.
     pub blake3: String,
-    /// All its files, by their paths.
     pub files: Vec<ArtifactFile>,
-    /// Where the model comes from.
     pub model: Origin,
     pub inputs: Vec<Port>,
     pub outputs: Vec<Port>,
@@ -67,7 +63,6 @@ pub struct Sidecar {
     pub staged: StagedMeta,
 }
 
-/// A file of an artifact.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ArtifactFile {
     /// From where the artifact lies, with `/`; it begins with the artifact's name.
@@ -77,12 +72,9 @@ pub struct ArtifactFile {
     pub sha256: String,
 }
 
-/// Where a model comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Name of the run.
     pub run: String,
-    /// Step of the checkpoint.
     pub step: u64,
     /// blake3 of the checkpoint's manifest, hex.
     pub checkpoint: String,
@@ -91,14 +83,12 @@ pub struct Origin {
 /// A tensor that goes in or comes out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
-    /// Name in the artifact.
     pub name: String,
     pub dtype: String,
     /// Sizes; "batch" for rows.
     pub shape: Vec<crate::graph::Dim>,
 }
 
-/// A column of the input.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Column {
     pub name: String,
@@ -134,10 +124,8 @@ pub struct BatchRows {
     pub max: u64,
 }
 
-/// Source of an artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// Name of the format.
     pub format: String,
     /// blake3, hex.
     pub blake3: String,
@@ -160,7 +148,6 @@ pub enum Level {
 pub struct Verified {
     pub level: Level,
     pub runtime: String,
-    /// Rows of the calls.
     pub batches: Vec<u64>,
     /// Rows, those with something wrong in them among them.
     pub rows: u64,

@@ -38,9 +38,7 @@ pub struct CardTensor {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelCard {
     pub format: String,
-    /// `VERSION`.
     pub version: u32,
-    /// Run that trained it.
     pub run: String,
     pub step: u64,
     pub epoch: u64,
@@ -58,6 +56,5 @@ pub struct ModelCard {
     pub state: Vec<CardTensor>,
     /// First values of state that does not begin at zero, hex.
     pub initial: BTreeMap<String, String>,
-    /// Names and versions of what wrote it.
     pub versions: BTreeMap<String, String>,
 }

@@ -14,7 +14,6 @@ pub const FORMAT: &str = "enn-predictions";
 /// File name in a directory of predictions.
 pub const MANIFEST: &str = "manifest.json";
 
-/// A file with its contents' digest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileDigest {
     /// Path relative to the manifest's directory.
@@ -42,18 +41,15 @@ pub struct ChunkDigest {
 /// The checkpoint that predicted.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ModelDigest {
-    /// Run that trained it.
     pub run: String,
     pub step: u64,
     /// blake3 of its manifest.json, hex.
     pub blake3: String,
 }
 
-/// Contents of the manifest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PredictionManifest {
     pub format: String,
-    /// `VERSION`.
     pub version: u32,
     /// Rows: all of them are in the files, in the order of the source.
     pub rows: u64,
@@ -67,7 +63,6 @@ pub struct PredictionManifest {
     pub levels: Vec<f64>,
     /// Names of the output cells, row-major over `out_shape`.
     pub columns: Vec<String>,
-    /// Shape of one prediction.
     pub out_shape: Vec<usize>,
     /// Unit of the predictions, empty when unknown.
     pub units: String,
@@ -77,14 +72,12 @@ pub struct PredictionManifest {
     pub files: Vec<FileDigest>,
     /// Chunks that were put together; they tile the rows.
     pub chunks: Vec<ChunkDigest>,
-    /// Names and versions of what wrote it.
     pub versions: BTreeMap<String, String>,
     /// Seconds since the Unix epoch.
     pub wall_time: f64,
 }
 
 impl PredictionManifest {
-    /// Reads and checks a manifest.
     pub fn read(path: &Path) -> Result<Self, SealError> {
         let found: Self = seal::read(path)?;
         if found.format != FORMAT || found.version > VERSION {

@@ -16,14 +16,11 @@ pub const FORMAT: &str = "enn-run";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunManifest {
     pub format: String,
-    /// `VERSION`.
     pub version: u32,
     pub run: String,
-    /// Exit code of the run.
     pub code: u8,
     /// Files, sorted by path. Those of a checkpoint are listed as its own manifest has them.
     pub files: Vec<FileDigest>,
-    /// Names and versions of what wrote it.
     pub versions: BTreeMap<String, String>,
     /// Seconds since the Unix epoch.
     pub wall_time: f64,

@@ -10,7 +10,6 @@ use crate::fs::{FileError, Storage, atomic, regular};
 use serde::{Serialize, de::DeserializeOwned};
 use std::path::{Path, PathBuf};
 
-/// Largest manifest that is read.
 const MANIFEST_BYTES_MAX: u64 = 1 << 30;
 
 const BEFORE_DIGEST: &str = ",\n  \"digest\": \"";
@@ -57,7 +56,6 @@ pub fn unseal<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T, SealE
     serde_json::from_str(text).map_err(|source| SealError::Json { path: path.to_path_buf(), source })
 }
 
-/// Reads a sealed file.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, SealError> {
     let length = std::fs::metadata(path).map_err(FileError::of("read", path))?.len();
     if length > MANIFEST_BYTES_MAX {

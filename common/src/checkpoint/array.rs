@@ -18,7 +18,6 @@ struct ArrayParts<'t> {
     data: &'t TreeNode<'t>,
 }
 
-/// Whether an object is an array.
 pub(super) fn is_array(tree: &Tree<'_>, id: TreeId) -> bool {
     let TreeNode::Object { callee, .. } = tree.node(id) else { return false };
     let is = |modules: [&'static str; 2], name: &'static str| {

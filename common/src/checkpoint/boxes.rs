@@ -11,27 +11,14 @@ pub struct Region {
 /// Why boxes do not tile a tensor.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CoverageError {
-    /// A box does not lie in the shape, or has another number of axes.
     #[error("the box at {:?} of size {:?} does not lie in the shape {shape:?}", found.offsets, found.sizes)]
     Outside { found: Region, shape: Vec<u64> },
-    /// Two boxes share elements.
     #[error(
         "the boxes at {:?} of size {:?} and at {:?} of size {:?} overlap", one.offsets, one.sizes, other.offsets, other.sizes
     )]
-    Overlap {
-        /// The box that begins first.
-        one: Region,
-        /// The box that meets it.
-        other: Region,
-    },
-    /// Elements are in no box.
+    Overlap { one: Region, other: Region },
     #[error("the boxes hold {covered} of the {wanted} elements of the shape {shape:?}: a part is missing")]
-    Hole {
-        covered: u64,
-        /// Elements of the whole.
-        wanted: u64,
-        shape: Vec<u64>,
-    },
+    Hole { covered: u64, wanted: u64, shape: Vec<u64> },
 }
 
 /// Number of elements of a shape; `None` when it does not fit 64 bits.
@@ -45,12 +32,10 @@ impl Region {
         Self { offsets: vec![0; shape.len()], sizes: shape.to_vec() }
     }
 
-    /// Elements of the box.
     pub fn volume(&self) -> u64 {
         volume(&self.sizes).unwrap_or(u64::MAX)
     }
 
-    /// Whether the box lies in the shape.
     pub fn lies_in(&self, shape: &[u64]) -> bool {
         let inside = |((&offset, &size), &length): ((&u64, &u64), &u64)| {
             offset.checked_add(size).is_some_and(|end| end <= length)

@@ -34,6 +34,7 @@ const STRETCH_BYTES: usize = 16 << 20;
 const BLOCK_BYTES: usize = 512 << 10;
 /// Reading threads, at most.
 const THREADS_MAX: usize = 8;
+const THREAD_NAME: &str = "enn-reader";
 
 /// A tensor, or a box of one, and the memory it goes to, which has exactly its bytes.
 #[derive(Debug)]
@@ -47,9 +48,6 @@ pub struct Target<'a> {
 
 impl Checkpoint {
     /// Reads all targets, in `threads` threads (at most 8). After an error the memory holds anything.
-    ///
-    /// # Errors
-    /// As `read_into`.
     pub fn read_all(&self, targets: &mut [Target<'_>], threads: usize) -> Result<(), ReadError> {
         let mut careful = BTreeSet::new();
         let mut pieces = Vec::new();
@@ -76,7 +74,7 @@ impl Checkpoint {
         let jobs = Mutex::new(boxes.into_iter());
         let failed = Mutex::new(None);
         let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
-        in_threads(threads, || {
+        in_threads(THREAD_NAME, threads.min(THREADS_MAX), || {
             while let Some((fqn, mut boxes)) = next() {
                 if let Err(error) = self.read_boxes(fqn, &mut boxes) {
                     failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
@@ -102,13 +100,15 @@ impl Checkpoint {
             rest = behind;
             at = range.end;
             let (Some(crc32), Some(dtype)) = (self.expected(&chunk.place), entry.dtype()) else { return Ok(None) };
-            let around = item::tensor(chunk.place.offset, dtype, &chunk.region.sizes, out.len() as u64, crc32);
-            let length = (around.head.len() + out.len() + around.tail.len()) as u64;
+            let at = chunk.place.offset;
+            let payload = out.len() as u64;
+            let around = item::tensor(at, dtype, &chunk.region.sizes, payload, crc32);
+            let length = (around.head.len() + around.tail.len()) as u64 + payload;
             if length != chunk.place.length || !chunk.place.transforms.is_empty() {
                 return Ok(None);
             }
             let file = self.file(&chunk.place.file)?;
-            pieces.push(ReadPiece { target, file, at: chunk.place.offset, around, crc32, out });
+            pieces.push(ReadPiece { item: ReadItem { target, file, at, around, crc32, payload }, out });
         }
         Ok(Some(pieces))
     }
@@ -142,49 +142,23 @@ fn places<'c>(entry: &'c TensorEntry, wanted: &Region, bytes: usize) -> Option<V
     (end == bytes).then_some(places)
 }
 
-/// An item as it must be, and where its elements go.
-struct ReadPiece<'t> {
+/// An item as it must be.
+struct ReadItem {
     target: usize,
     file: Arc<(File, u64)>,
     at: u64,
     around: Envelope,
     crc32: u32,
-    out: &'t mut [u8],
-}
-
-impl ReadPiece<'_> {
-    fn length(&self) -> u64 {
-        (self.around.head.len() + self.out.len() + self.around.tail.len()) as u64
-    }
-
-    /// Takes the elements from the item's bytes, if they are what they must be.
-    fn take(&mut self, bytes: &[u8]) -> bool {
-        let Some((head, rest)) = bytes.split_at_checked(self.around.head.len()) else { return false };
-        let Some((payload, tail)) = rest.split_at_checked(self.out.len()) else { return false };
-        self.out.copy_from_slice(payload);
-        head == self.around.head && tail == self.around.tail && crc32fast::hash(self.out) == self.crc32
-    }
-}
-
-enum ReadJob<'t> {
-    /// Neighbours in a file, in its order.
-    Together(Vec<ReadPiece<'t>>),
-    /// A stretch of a large item: its elements from `at` in the file on.
-    Stretch { whole: usize, file: Arc<(File, u64)>, at: u64, out: &'t mut [u8] },
-}
-
-/// A large item whose stretches are read one by one.
-struct Whole {
-    target: usize,
-    file: Arc<(File, u64)>,
-    at: u64,
-    around: Envelope,
-    crc32: u32,
+    /// Bytes of its elements.
     payload: u64,
 }
 
-impl Whole {
-    /// Whether the bytes around the elements are there, and the checksum of the stretches is right.
+impl ReadItem {
+    fn end(&self) -> u64 {
+        self.at + (self.around.head.len() + self.around.tail.len()) as u64 + self.payload
+    }
+
+    /// Whether the bytes around the elements are there, and the checksum of the stretches, which are read one by one, is right.
     fn is_right<'s>(&self, stretches: impl Iterator<Item = &'s crc32fast::Hasher>) -> bool {
         let mut found = crc32fast::Hasher::new();
         stretches.for_each(|stretch| found.combine(stretch));
@@ -195,6 +169,30 @@ impl Whole {
         let tail_at = self.at + self.around.head.len() as u64 + self.payload;
         found.finalize() == self.crc32 && is_at(self.at, &self.around.head) && is_at(tail_at, &self.around.tail)
     }
+}
+
+/// An item, and where its elements go.
+struct ReadPiece<'t> {
+    item: ReadItem,
+    out: &'t mut [u8],
+}
+
+impl ReadPiece<'_> {
+    /// Takes the elements from the item's bytes, if they are what they must be.
+    fn take(&mut self, bytes: &[u8]) -> bool {
+        let ReadItem { around, crc32, .. } = &self.item;
+        let Some((head, rest)) = bytes.split_at_checked(around.head.len()) else { return false };
+        let Some((payload, tail)) = rest.split_at_checked(self.out.len()) else { return false };
+        self.out.copy_from_slice(payload);
+        head == around.head && tail == around.tail && crc32fast::hash(self.out) == *crc32
+    }
+}
+
+enum ReadJob<'t> {
+    /// Neighbours in a file, in its order.
+    Together(Vec<ReadPiece<'t>>),
+    /// A stretch of a large item: its elements from `at` in the file on.
+    Stretch { whole: usize, file: Arc<(File, u64)>, at: u64, out: &'t mut [u8] },
 }
 
 #[derive(Default)]
@@ -209,7 +207,7 @@ struct ReadOutcome {
 
 /// Reads all pieces; the targets of which something was not as it must be.
 fn read(mut pieces: Vec<ReadPiece<'_>>, threads: usize) -> BTreeSet<usize> {
-    pieces.sort_by_key(|piece| (Arc::as_ptr(&piece.file).addr(), piece.at));
+    pieces.sort_by_key(|piece| (Arc::as_ptr(&piece.item.file).addr(), piece.item.at));
     let mut wholes = Vec::new();
     let jobs = Mutex::new(divide(pieces, &mut wholes));
     let found = Mutex::new(ReadOutcome::default());
@@ -234,7 +232,7 @@ fn read(mut pieces: Vec<ReadPiece<'_>>, threads: usize) -> BTreeSet<usize> {
             }
         }
     };
-    in_threads(threads, work);
+    in_threads(THREAD_NAME, threads.min(THREADS_MAX), work);
     let ReadOutcome { mut sums, unread, mut wrong } = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     wrong.extend(unread.into_iter().map(|whole| wholes[whole].target));
     sums.sort_by_key(|(whole, at, _)| (*whole, *at));
@@ -248,41 +246,39 @@ fn read(mut pieces: Vec<ReadPiece<'_>>, threads: usize) -> BTreeSet<usize> {
 }
 
 /// Works in so many threads, of which this is one.
-fn in_threads(threads: usize, work: impl Fn() + Copy + Send) {
+pub(super) fn in_threads(name: &str, threads: usize, work: impl Fn() + Copy + Send) {
     std::thread::scope(|scope| {
-        for _ in 1..threads.min(THREADS_MAX) {
+        for _ in 1..threads {
             // Where the system refuses a thread, the others do its part.
-            let _refused = std::thread::Builder::new().name("enn-reader".into()).spawn_scoped(scope, work);
+            let _refused = std::thread::Builder::new().name(name.into()).spawn_scoped(scope, work);
         }
         work();
     });
 }
 
 /// Jobs; the last is done first.
-fn divide<'t>(pieces: Vec<ReadPiece<'t>>, wholes: &mut Vec<Whole>) -> Vec<ReadJob<'t>> {
+fn divide<'t>(pieces: Vec<ReadPiece<'t>>, wholes: &mut Vec<ReadItem>) -> Vec<ReadJob<'t>> {
     let (mut jobs, mut together): (Vec<ReadJob<'t>>, Vec<ReadPiece<'t>>) = (Vec::new(), Vec::new());
     for piece in pieces {
-        if piece.length() < SMALL_BYTES_MAX {
+        let item = &piece.item;
+        if item.end() - item.at < SMALL_BYTES_MAX {
             if let (Some(first), Some(last)) = (together.first(), together.last()) {
-                let end = last.at + last.length();
-                let near = Arc::ptr_eq(&last.file, &piece.file) && piece.at >= end && piece.at - end <= GAP_BYTES_MAX;
-                if !near || piece.at + piece.length() - first.at > TOGETHER_BYTES {
+                let end = last.item.end();
+                let near = Arc::ptr_eq(&last.item.file, &item.file) && item.at >= end && item.at - end <= GAP_BYTES_MAX;
+                if !near || item.end() - first.item.at > TOGETHER_BYTES {
                     jobs.push(ReadJob::Together(std::mem::take(&mut together)));
                 }
             }
             together.push(piece);
             continue;
         }
-        let ReadPiece { target, file, at, around, crc32, out } = piece;
-        let whole = wholes.len();
-        let payload = out.len() as u64;
-        let mut from = at + around.head.len() as u64;
-        for out in out.chunks_mut(STRETCH_BYTES) {
+        let mut at = item.at + item.around.head.len() as u64;
+        for out in piece.out.chunks_mut(STRETCH_BYTES) {
             let length = out.len() as u64;
-            jobs.push(ReadJob::Stretch { whole, file: Arc::clone(&file), at: from, out });
-            from += length;
+            jobs.push(ReadJob::Stretch { whole: wholes.len(), file: Arc::clone(&piece.item.file), at, out });
+            at += length;
         }
-        wholes.push(Whole { target, file, at, around, crc32, payload });
+        wholes.push(piece.item);
     }
     if !together.is_empty() {
         jobs.push(ReadJob::Together(together));
@@ -294,16 +290,16 @@ fn divide<'t>(pieces: Vec<ReadPiece<'t>>, wholes: &mut Vec<Whole>) -> Vec<ReadJo
 /// Reads neighbours at once; the targets of those that are not as they must be.
 fn together(pieces: Vec<ReadPiece<'_>>, buffer: &mut Vec<u8>) -> Vec<usize> {
     let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Vec::new() };
-    let begin = first.at;
-    let end = last.at + last.length();
+    let begin = first.item.at;
+    let end = last.item.end();
     buffer.resize(usize::try_from(end - begin).unwrap_or(0), 0);
-    let is_read = end <= first.file.1 && first.file.0.read_exact_at(buffer, begin).is_ok();
+    let file = &first.item.file;
+    let is_read = end <= file.1 && file.0.read_exact_at(buffer, begin).is_ok();
     let right = |piece: &mut ReadPiece<'_>| {
-        let start = (piece.at - begin) as usize;
-        let bytes = buffer.get(start..start + piece.length() as usize);
+        let bytes = buffer.get((piece.item.at - begin) as usize..(piece.item.end() - begin) as usize);
         is_read && bytes.is_some_and(|bytes| piece.take(bytes))
     };
-    pieces.into_iter().filter_map(|mut piece| (!right(&mut piece)).then_some(piece.target)).collect()
+    pieces.into_iter().filter_map(|mut piece| (!right(&mut piece)).then_some(piece.item.target)).collect()
 }
 
 /// Reads a stretch; its checksum, `None` when it cannot be read.

@@ -15,14 +15,14 @@ pub type Argument<'a> = (Element, &'a [u64], &'a [u8]);
 /// The whole file; `torch.load(weights_only=True)` reads it.
 pub fn arguments(tensors: &[Argument<'_>]) -> Vec<u8> {
     let mut pickler = Pickler::new(Protocol::Two);
-    pickler.mark();
-    pickler.mark();
-    for (key, (element, sizes, _)) in tensors.iter().enumerate() {
-        rebuild_tensor(&mut pickler, &key.to_string(), *element, sizes);
-    }
-    pickler.tuple();
-    pickler.empty_dict();
-    pickler.tuple();
+    pickler.tuple(|out| {
+        out.tuple(|out| {
+            for (key, (element, sizes, _)) in tensors.iter().enumerate() {
+                rebuild_tensor(out, &key.to_string(), *element, sizes);
+            }
+        });
+        out.empty_dict();
+    });
     let pickle = pickler.finish();
     let mut zip = Builder::new(0);
     let mut file = Vec::new();

@@ -23,7 +23,6 @@ use std::path::{Path, PathBuf};
 pub struct Committed {
     pub step: u64,
     pub path: PathBuf,
-    /// Bytes of all files.
     pub bytes: u64,
     pub files: u64,
 }
@@ -33,13 +32,10 @@ pub struct Committed {
 pub enum CommitError {
     #[error(transparent)]
     File(#[from] FileError),
-    /// The manifest could not be made.
     #[error(transparent)]
     Seal(#[from] SealError),
-    /// The shards do not make one checkpoint.
     #[error("the shards of step {step} do not fit together: {source}")]
     Merge { step: u64, source: Box<MergeError> },
-    /// A shard is not as long as its writer says.
     #[error("{} has {found} bytes, its writer said {expected}; it was cut or changed after it was written", path.display())]
     Length { path: PathBuf, found: u64, expected: u64 },
 }
@@ -57,7 +53,6 @@ pub fn commit(
     commit_on(&Disk, temporary, committed, tables, draft)
 }
 
-/// `commit` on another storage.
 pub fn commit_on(
     storage: &dyn Storage,
     temporary: &Path,
@@ -79,17 +74,11 @@ pub fn commit_on(
     let dcp = metadata.to_bytes(&Manifest::save_id(&draft));
     let manifest = Manifest::new(draft, shards, &metadata, &dcp);
     let sealed = seal::seal(&temporary.join(name::MANIFEST), &manifest)?;
-    write(storage, &temporary.join(name::METADATA), &dcp)?;
-    write(storage, &temporary.join(name::MANIFEST), &sealed)?;
+    // The directory is not yet visible under its name, so that plain writes are enough.
+    storage.write(&temporary.join(name::METADATA), &[&dcp])?;
+    storage.write(&temporary.join(name::MANIFEST), &[&sealed])?;
     atomic::place_dir_on(storage, temporary, committed)?;
     let bytes = manifest.bytes() + sealed.len() as u64;
     let files = manifest.files.len() as u64 + 1;
     Ok(Committed { step, path: committed.to_path_buf(), bytes, files })
-}
-
-/// The directory is not yet visible under its name, so a plain write is enough.
-fn write(storage: &dyn Storage, path: &Path, bytes: &[u8]) -> Result<(), FileError> {
-    let file = storage.create(path)?;
-    file.write_at(0, &[bytes])?;
-    file.sync()
 }

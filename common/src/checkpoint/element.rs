@@ -1,6 +1,6 @@
 //! Element types as the formats know them. `TensorDType` is the part of them that ENN computes with; the others are carried along.
 
-use super::table::TensorDType;
+use serde::{Deserialize, Serialize};
 
 /// An element type of PyTorch's, with its names in the formats.
 #[derive(Debug, Clone, Copy)]
@@ -10,27 +10,33 @@ pub struct Element {
     /// Storage class of a pickle; `UNTYPED`: the pickle names the element type beside it.
     storage: &'static str,
     safetensors: Option<&'static str>,
+    dtype: Option<TensorDType>,
 }
 
 /// A storage that counts bytes.
 pub(super) const UNTYPED: &str = "UntypedStorage";
 
 const fn row(torch: &'static str, bytes: u64, storage: &'static str, safetensors: Option<&'static str>) -> Element {
-    Element { torch, bytes, storage, safetensors }
+    Element { torch, bytes, storage, safetensors, dtype: None }
+}
+
+/// A type that ENN computes with.
+const fn own(dtype: TensorDType, element: Element) -> Element {
+    Element { dtype: Some(dtype), ..element }
 }
 
 /// All of them. Quantized types and those smaller than a byte are none of PyTorch's checkpoints.
 const ALL: &[Element] = &[
-    row("float64", 8, "DoubleStorage", Some("F64")),
-    row("float32", 4, "FloatStorage", Some("F32")),
-    row("float16", 2, "HalfStorage", Some("F16")),
-    row("bfloat16", 2, "BFloat16Storage", Some("BF16")),
-    row("int64", 8, "LongStorage", Some("I64")),
-    row("int32", 4, "IntStorage", Some("I32")),
-    row("int16", 2, "ShortStorage", Some("I16")),
-    row("int8", 1, "CharStorage", Some("I8")),
-    row("uint8", 1, "ByteStorage", Some("U8")),
-    row("bool", 1, "BoolStorage", Some("BOOL")),
+    own(TensorDType::F64, row("float64", 8, "DoubleStorage", Some("F64"))),
+    own(TensorDType::F32, row("float32", 4, "FloatStorage", Some("F32"))),
+    own(TensorDType::F16, row("float16", 2, "HalfStorage", Some("F16"))),
+    own(TensorDType::Bf16, row("bfloat16", 2, "BFloat16Storage", Some("BF16"))),
+    own(TensorDType::I64, row("int64", 8, "LongStorage", Some("I64"))),
+    own(TensorDType::I32, row("int32", 4, "IntStorage", Some("I32"))),
+    own(TensorDType::I16, row("int16", 2, "ShortStorage", Some("I16"))),
+    own(TensorDType::I8, row("int8", 1, "CharStorage", Some("I8"))),
+    own(TensorDType::U8, row("uint8", 1, "ByteStorage", Some("U8"))),
+    own(TensorDType::Bool, row("bool", 1, "BoolStorage", Some("BOOL"))),
     row("uint16", 2, UNTYPED, Some("U16")),
     row("uint32", 4, UNTYPED, Some("U32")),
     row("uint64", 8, UNTYPED, Some("U64")),
@@ -87,7 +93,7 @@ impl Element {
 
     /// Returns the type that ENN computes with.
     pub fn dtype(self) -> Option<TensorDType> {
-        TensorDType::of_torch(self.torch)
+        self.dtype
     }
 }
 
@@ -101,8 +107,45 @@ impl Eq for Element {}
 
 impl From<TensorDType> for Element {
     fn from(dtype: TensorDType) -> Self {
-        let own = row(dtype.torch(), dtype.bytes(), dtype.storage(), None);
-        Self::of_torch(own.torch).unwrap_or(own)
+        let own = ALL.iter().copied().find(|element| element.dtype == Some(dtype));
+        own.expect("every type that ENN computes with has a row")
+    }
+}
+
+/// Element types that cross the boundary: those that ENN computes with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TensorDType {
+    F64,
+    F32,
+    F16,
+    Bf16,
+    I64,
+    I32,
+    I16,
+    I8,
+    U8,
+    /// One byte, 0 or 1.
+    Bool,
+}
+
+impl TensorDType {
+    pub const ALL: &'static [Self] =
+        &[Self::F64, Self::F32, Self::F16, Self::Bf16, Self::I64, Self::I32, Self::I16, Self::I8, Self::U8, Self::Bool];
+
+    /// Bytes per element.
+    pub fn bytes(self) -> u64 {
+        Element::from(self).bytes
+    }
+
+    /// PyTorch's name: `float32` as in `torch.float32`.
+    pub fn torch(self) -> &'static str {
+        Element::from(self).torch
+    }
+
+    /// The element type with PyTorch's name, `None` for one that does not cross the boundary (float8, complex, …).
+    pub fn of_torch(name: &str) -> Option<Self> {
+        Element::of_torch(name)?.dtype
     }
 }
 
@@ -114,13 +157,10 @@ mod tests {
     fn every_type_of_ours_is_one_of_theirs() {
         for &dtype in TensorDType::ALL {
             let element = Element::from(dtype);
-            assert_eq!(
-                (element.torch(), element.bytes(), element.storage()),
-                (dtype.torch(), dtype.bytes(), dtype.storage())
-            );
+            assert_eq!((element.torch(), element.bytes()), (dtype.torch(), dtype.bytes()));
             assert_eq!(element.dtype(), Some(dtype));
             assert_eq!(Element::of_safetensors(element.safetensors().unwrap()), Some(element));
-            assert_eq!(Element::of_storage(dtype.storage()), Some(element));
+            assert_eq!(Element::of_storage(element.storage()), Some(element));
         }
         assert_eq!(Element::of_torch("float8_e5m2").unwrap().dtype(), None);
         assert_eq!(Element::of_storage(UNTYPED), None);

@@ -11,14 +11,12 @@ const TAR_MAGIC: (usize, &[u8]) = (257, b"ustar");
 /// Largest header of a safetensors file.
 const HEADER_BYTES_MAX: u64 = 100 << 20;
 
-/// Forms of a file with tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileForm {
     /// An archive as `torch.save` writes it.
     Zip,
     /// Pickles and storages, as `torch.save` wrote before PyTorch 1.6.
     Sequence,
-    /// A pickle by itself.
     Pickle,
     /// A header and tensors.
     Safetensors,
@@ -45,9 +43,6 @@ const FOREIGN: [(&[u8], &str); 8] = [
 
 impl FileForm {
     /// Looks at a file.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn of(path: &Path) -> Result<Self, FileError> {
         let file = File::open(path).map_err(FileError::of("open", path))?;
         Self::of_file(&file).map_err(FileError::of("read", path))

@@ -55,26 +55,26 @@ pub(super) fn rebuild_tensor(pickler: &mut Pickler, key: &str, element: Element,
     let untyped = element.storage() == UNTYPED;
     let numel: u64 = sizes.iter().product();
     pickler.global("torch._utils", if untyped { "_rebuild_tensor_v3" } else { "_rebuild_tensor_v2" });
-    pickler.mark();
-    pickler.mark();
-    pickler.text("storage");
-    pickler.global(if untyped { "torch.storage" } else { "torch" }, element.storage());
-    pickler.text(key);
-    pickler.text("cpu");
-    pickler.count(if untyped { numel * element.bytes() } else { numel });
-    pickler.tuple();
-    pickler.persistent();
-    pickler.count(0);
-    pickler.counts(sizes);
-    pickler.counts(&strides(sizes));
-    pickler.bool(false);
-    pickler.global("collections", "OrderedDict");
-    pickler.empty_tuple();
-    pickler.call();
-    if untyped {
-        pickler.global("torch", element.torch());
-    }
-    pickler.tuple();
+    pickler.tuple(|out| {
+        out.tuple(|out| {
+            out.text("storage");
+            out.global(if untyped { "torch.storage" } else { "torch" }, element.storage());
+            out.text(key);
+            out.text("cpu");
+            out.count(if untyped { numel * element.bytes() } else { numel });
+        });
+        out.persistent();
+        out.count(0);
+        out.counts(sizes);
+        out.counts(&strides(sizes));
+        out.bool(false);
+        out.global("collections", "OrderedDict");
+        out.empty_tuple();
+        out.call();
+        if untyped {
+            out.global("torch", element.torch());
+        }
+    });
     pickler.call();
 }
 

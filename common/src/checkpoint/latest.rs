@@ -28,9 +28,6 @@ pub fn latest(checkpoints: &Path) -> Latest {
 /// Takes a checkpoint that is damaged from those that count, and tells the damage; its files stay, and so does one that is whole.
 ///
 /// Whoever read it found `file` wrong. That is read again here, because the memory or the disk of who read it may be what is bad.
-///
-/// # Errors
-/// When its manifest cannot be renamed.
 pub fn set_aside(dir: &Path, file: Option<&Path>) -> Result<Option<ReadError>, FileError> {
     let Some(damage) = damage(dir, file).err().filter(ReadError::is_damage) else { return Ok(None) };
     match Disk.rename(&dir.join(name::MANIFEST), &dir.join(name::SET_ASIDE)) {

@@ -18,18 +18,14 @@ pub struct BoxOf {
     pub dtype: TensorDType,
     /// Shape of the whole tensor.
     pub global: Vec<u64>,
-    /// Where the box begins.
     pub offsets: Vec<u64>,
-    /// Size of the box.
     pub sizes: Vec<u64>,
 }
 
 /// An item's place in its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// Where the item begins.
     pub at: u64,
-    /// Bytes of the item.
     pub length: u64,
     /// Where its elements begin in the file.
     pub payload_at: u64,
@@ -37,13 +33,11 @@ pub struct Span {
     pub payload: u64,
 }
 
-/// A shard's items and their places.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShardLayout {
     /// Items in file order.
     pub boxes: Vec<BoxOf>,
     pub spans: Vec<Span>,
-    /// Bytes of the file.
     pub bytes: u64,
 }
 
@@ -65,19 +59,18 @@ impl ShardLayout {
         let mut seen = HashSet::with_capacity(boxes.len());
         let mut at = 0u64;
         for part in &boxes {
-            let fqn = || part.fqn.clone();
             if part.fqn.len() > NAME_BYTES_MAX {
                 let fqn = part.fqn.chars().take(40).collect();
                 let found = part.fqn.len();
                 return Err(ShardError::TooLong { what: "name", fqn, found, limit: NAME_BYTES_MAX });
             }
             if !seen.insert((&part.fqn, &part.offsets)) {
-                return Err(ShardError::Twice { fqn: fqn(), offsets: part.offsets.clone() });
+                return Err(ShardError::Twice { fqn: part.fqn.clone(), offsets: part.offsets.clone() });
             }
-            let offsets = part.offsets.clone();
-            let sizes = part.sizes.clone();
-            let global = part.global.clone();
-            let outside = || ShardError::Outside { fqn: fqn(), offsets, sizes, global };
+            let outside = || {
+                let BoxOf { fqn, global, offsets, sizes, .. } = part.clone();
+                ShardError::Outside { fqn, offsets, sizes, global }
+            };
             let Some(payload) = part.payload() else { return Err(outside()) };
             let around = item::tensor(at, part.dtype, &part.sizes, payload, 0);
             let payload_at = at + around.head.len() as u64;
@@ -89,7 +82,6 @@ impl ShardLayout {
         Ok(Self { boxes, spans, bytes: at })
     }
 
-    /// Bytes of all elements.
     pub fn payload(&self) -> u64 {
         self.spans.iter().map(|span| span.payload).sum()
     }

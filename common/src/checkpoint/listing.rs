@@ -29,7 +29,6 @@ pub struct Shown {
     /// The manifest; none in a directory that PyTorch wrote.
     pub manifest: Option<Manifest>,
     pub tensors: Vec<ShownTensor>,
-    /// Names of plain values.
     pub values: Vec<String>,
 }
 
@@ -40,31 +39,19 @@ pub struct ShownTensor {
     /// PyTorch's name of the element type.
     pub dtype: String,
     pub shape: Vec<u64>,
-    /// Boxes it is stored as.
     pub chunks: usize,
 }
 
 /// Why no checkpoint was found.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
-    /// Nothing that looks like a checkpoint.
     #[error("{} holds no checkpoint; expected a run directory, a checkpoints directory or a step-… directory", path.display())]
     None { path: PathBuf },
-    /// Shards that nothing lists.
     #[error("{} holds {shard} and no {}: its save did not end", path.display(), name::METADATA)]
-    Unlisted {
-        path: PathBuf,
-        /// One of the shards.
-        shard: String,
-    },
+    Unlisted { path: PathBuf, shard: String },
     /// There are checkpoints, but none is complete; the newest one's reason.
     #[error("{} holds no complete checkpoint: {reason}", path.display())]
-    Incomplete {
-        path: PathBuf,
-        /// Damage of the newest checkpoint.
-        reason: Box<ReadError>,
-    },
-    /// The directory is a checkpoint that cannot be opened.
+    Incomplete { path: PathBuf, reason: Box<ReadError> },
     #[error(transparent)]
     Read(#[from] Box<ReadError>),
 }
@@ -84,17 +71,11 @@ pub fn list(path: &Path) -> Vec<Listed> {
 }
 
 fn listed(step: u64, path: PathBuf) -> Listed {
-    match Checkpoint::open(&path) {
-        Ok(open) => {
-            let known = open.manifest().map(|m| (m.bytes(), m.world, m.metric));
-            let (bytes, world, metric) = known.unwrap_or_default();
-            Listed { step, path, complete: true, bytes, world, metric, reason: None }
-        }
-        Err(error) => {
-            let reason = Some(error.to_string());
-            Listed { step, path, complete: false, bytes: 0, world: 0, metric: None, reason }
-        }
-    }
+    let opened = Checkpoint::open(&path);
+    let manifest = opened.as_ref().ok().and_then(Checkpoint::manifest);
+    let (bytes, world, metric) = manifest.map(|found| (found.bytes(), found.world, found.metric)).unwrap_or_default();
+    let reason = opened.err().map(|error| error.to_string());
+    Listed { step, path, complete: reason.is_none(), bytes, world, metric, reason }
 }
 
 /// Opens the checkpoint that `path` means: itself, or the newest complete one of a run or checkpoints directory.

@@ -24,7 +24,6 @@ pub const FORMAT: &str = "enn-checkpoint";
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Draft {
     pub run: String,
-    /// Attempt that wrote it.
     pub attempt: String,
     pub step: u64,
     pub epoch: u64,
@@ -47,10 +46,8 @@ pub struct Draft {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     pub format: String,
-    /// `VERSION`.
     pub version: u32,
     pub run: String,
-    /// Attempt that wrote it.
     pub attempt: String,
     pub step: u64,
     pub epoch: u64,
@@ -67,7 +64,6 @@ pub struct Manifest {
     /// Findings of the run up to then.
     #[serde(default, skip_serializing_if = "Findings::is_empty")]
     pub findings: Findings,
-    /// Names and versions of what wrote it.
     pub versions: BTreeMap<String, String>,
     /// Seconds since the Unix epoch.
     pub wall_time: f64,
@@ -85,10 +81,8 @@ pub struct Tensors {
     pub bytes: u64,
 }
 
-/// One file of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Path in the directory.
     pub path: RelPath,
     pub bytes: u64,
     /// blake3, hex; empty where the writer was not asked for one.

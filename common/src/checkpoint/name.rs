@@ -3,7 +3,6 @@
 use crate::fs::RelPath;
 use std::path::{Path, PathBuf};
 
-/// The manifest of a checkpoint.
 pub const MANIFEST: &str = "manifest.json";
 /// The manifest's name in a checkpoint that was found damaged: no run resumes from it.
 pub const SET_ASIDE: &str = "manifest.damaged.json";

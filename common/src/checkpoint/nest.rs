@@ -36,22 +36,18 @@ impl Nest {
         // A list of which a part was left out keeps its numbers as keys.
         let list = items.keys().zip(0u64..).all(|(part, place)| *part == PathPart::Index(place)) && !items.is_empty();
         if list {
-            out.empty_list();
-            out.mark();
-            items.values().for_each(|item| item.pickle(out, leaf));
-            return out.appends();
+            return out.list(|out| items.values().for_each(|item| item.pickle(out, leaf)));
         }
-        out.empty_dict();
-        out.mark();
-        for (part, item) in items {
-            match part {
-                PathPart::Key(key) => out.text(key),
-                PathPart::Number(number) => out.int(*number),
-                PathPart::Index(index) => out.count(*index),
+        out.dict(|out| {
+            for (part, item) in items {
+                match part {
+                    PathPart::Key(key) => out.text(key),
+                    PathPart::Number(number) => out.int(*number),
+                    PathPart::Index(index) => out.count(*index),
+                }
+                item.pickle(out, leaf);
             }
-            item.pickle(out, leaf);
-        }
-        out.set_items();
+        });
     }
 }
 

@@ -16,7 +16,6 @@ pub(super) enum Protocol {
     Four,
 }
 
-/// A pickle being written.
 pub(super) struct Pickler {
     out: Vec<u8>,
     protocol: Protocol,
@@ -173,12 +172,10 @@ impl Pickler {
         self.memoized - 1
     }
 
-    pub(super) fn mark(&mut self) {
+    /// A tuple of what `items` pushes.
+    pub(super) fn tuple(&mut self, items: impl FnOnce(&mut Self)) {
         self.out.push(b'(');
-    }
-
-    /// Tuple of everything since the mark.
-    pub(super) fn tuple(&mut self) {
+        items(self);
         self.out.push(b't');
     }
 
@@ -191,22 +188,26 @@ impl Pickler {
         self.out.push(b')');
     }
 
-    pub(super) fn empty_dict(&mut self) {
-        self.out.push(b'}');
-    }
-
-    /// Puts the pairs since the mark into the dictionary below it.
-    pub(super) fn set_items(&mut self) {
-        self.out.push(b'u');
+    /// A list of what `items` pushes.
+    pub(super) fn list(&mut self, items: impl FnOnce(&mut Self)) {
+        self.out.extend(b"](");
+        items(self);
+        self.out.push(b'e');
     }
 
     pub(super) fn empty_list(&mut self) {
         self.out.push(b']');
     }
 
-    /// Puts the values since the mark into the list below it.
-    pub(super) fn appends(&mut self) {
-        self.out.push(b'e');
+    /// A dictionary of the keys and values that `items` pushes.
+    pub(super) fn dict(&mut self, items: impl FnOnce(&mut Self)) {
+        self.out.extend(b"}(");
+        items(self);
+        self.out.push(b'u');
+    }
+
+    pub(super) fn empty_dict(&mut self) {
+        self.out.push(b'}');
     }
 
     /// `class.__new__(class)` of the class on the stack.
@@ -233,9 +234,7 @@ impl Pickler {
         if values.is_empty() {
             return self.empty_tuple();
         }
-        self.mark();
-        values.iter().for_each(|&value| self.count(value));
-        self.tuple();
+        self.tuple(|out| values.iter().for_each(|&value| out.count(value)));
     }
 
     /// A plain value with everything in it.
@@ -247,37 +246,25 @@ impl Pickler {
             Value::Float(float) => self.float(*float),
             Value::Str(text) => self.text(text),
             Value::Bytes(bytes) => self.bytes(bytes),
-            Value::List(items) => {
-                self.empty_list();
-                self.mark();
-                items.iter().for_each(|item| self.value(item));
-                self.appends();
-            }
+            Value::List(items) => self.list(|out| items.iter().for_each(|item| out.value(item))),
             Value::Tuple(items) if items.is_empty() => self.empty_tuple(),
-            Value::Tuple(items) => {
-                self.mark();
-                items.iter().for_each(|item| self.value(item));
-                self.tuple();
-            }
-            Value::Dict(items) => {
-                self.empty_dict();
-                self.mark();
+            Value::Tuple(items) => self.tuple(|out| items.iter().for_each(|item| out.value(item))),
+            Value::Dict(items) => self.dict(|out| {
                 for (key, value) in items {
-                    self.value(key);
-                    self.value(value);
+                    out.value(key);
+                    out.value(value);
                 }
-                self.set_items();
-            }
+            }),
         }
     }
 
     /// Protocol 2 has no opcode for bytes: CPython writes them as latin-1 text to be encoded.
     fn bytes(&mut self, bytes: &[u8]) {
         self.global("_codecs", "encode");
-        self.mark();
-        self.text(&bytes.iter().map(|&byte| char::from(byte)).collect::<String>());
-        self.text("latin1");
-        self.tuple();
+        self.tuple(|out| {
+            out.text(&bytes.iter().map(|&byte| char::from(byte)).collect::<String>());
+            out.text("latin1");
+        });
         self.call();
     }
 }

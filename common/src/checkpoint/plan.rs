@@ -8,7 +8,6 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 /// Tensors of at least this size are cut: below it a second item costs more than it balances.
 pub const SPLIT_BYTES_MIN: u64 = 1 << 20;
 
-/// A tensor to be divided.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedTensor {
     pub fqn: String,
@@ -26,11 +25,8 @@ impl PlannedTensor {
 /// A box of a tensor that one rank writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
-    /// Index into the entries.
     pub entry: usize,
-    /// Where the box begins.
     pub offsets: Vec<u64>,
-    /// Size of the box.
     pub sizes: Vec<u64>,
 }
 

@@ -124,7 +124,6 @@ pub fn remove(checkpoints: &Path, judged: &[Judged]) -> Result<Vec<PathBuf>, Fil
     remove_on(&Disk, checkpoints, judged)
 }
 
-/// `remove` on another storage.
 pub fn remove_on(storage: &dyn Storage, checkpoints: &Path, judged: &[Judged]) -> Result<Vec<PathBuf>, FileError> {
     let mut removed = Vec::new();
     for one in judged.iter().filter(|one| !one.keeps) {

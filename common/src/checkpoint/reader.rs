@@ -32,7 +32,6 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Largest `.metadata` that is read.
 const METADATA_BYTES_MAX: u64 = 4 << 30;
 
 /// Why a checkpoint could not be opened or read.
@@ -41,7 +40,6 @@ pub enum ReadError {
     /// There is no manifest: not a checkpoint, or one that was never completed.
     #[error("{} is not a complete checkpoint: it has no {}", dir.display(), name::MANIFEST)]
     NotComplete { dir: PathBuf },
-    /// The checkpoint was found damaged before.
     #[error(
         "{} was found damaged and is set aside: its manifest is called {}\n  hint: `enn ckpt verify` tells what is wrong; what \
          counts again gets the name {} back",
@@ -52,15 +50,8 @@ pub enum ReadError {
     File(#[from] FileError),
     #[error(transparent)]
     Seal(#[from] SealError),
-    /// A file has another size than the manifest says.
     #[error("{} has {found} bytes, the manifest says {expected}: it was cut or replaced", path.display())]
-    Size {
-        path: PathBuf,
-        found: u64,
-        /// Bytes in the manifest.
-        expected: u64,
-    },
-    /// A file has other contents than the manifest says.
+    Size { path: PathBuf, found: u64, expected: u64 },
     #[error("{} is damaged: its {what} is {found}, the manifest says {expected}", path.display())]
     Digest {
         path: PathBuf,
@@ -69,13 +60,10 @@ pub enum ReadError {
         found: String,
         expected: String,
     },
-    /// `.metadata` cannot be understood.
     #[error("{} cannot be understood: {source}", path.display())]
     Metadata { path: PathBuf, source: MetadataError },
-    /// A tensor's chunks have a hole or overlap.
     #[error("tensor {fqn} of {}: {source}", dir.display())]
     Coverage { fqn: String, dir: PathBuf, source: Box<CoverageError> },
-    /// There is no tensor or value of this name.
     #[error("{} holds no {kind} {fqn}", dir.display())]
     Absent {
         /// "tensor" or "value".
@@ -83,18 +71,10 @@ pub enum ReadError {
         fqn: String,
         dir: PathBuf,
     },
-    /// The caller's box or buffer does not fit the tensor.
     #[error("tensor {fqn} has the shape {shape:?}; {asked} does not fit it")]
     Shape { fqn: String, shape: Vec<u64>, asked: String },
-    /// An item is damaged or of a kind that is not read.
     #[error("{fqn} in {} at byte {offset}: {source}", path.display())]
-    Item {
-        fqn: String,
-        path: PathBuf,
-        /// Where the item begins.
-        offset: u64,
-        source: ItemError,
-    },
+    Item { fqn: String, path: PathBuf, offset: u64, source: ItemError },
 }
 
 impl ReadError {
@@ -370,25 +350,33 @@ impl Checkpoint {
             file.0.read_exact_at(out, stored.at).map_err(ItemError::Io)?;
             return Ok(check_crc(out, stored.crc32)?);
         }
-        let mut payload = vec![0; usize::try_from(stored.bytes).map_err(|_| ItemError::Cut)?];
-        file.0.read_exact_at(&mut payload, stored.at).map_err(ItemError::Io)?;
-        check_crc(&payload, stored.crc32)?;
-        part.copy_elements(&payload, &stored, out);
+        part.copy_elements(&stored.payload(&file.0)?, &stored, out);
         Ok(())
     }
 
     /// The file that holds a chunk in plain, and where its elements are there: what `.metadata` and the manifest say.
     fn stored(&self, chunk: &StoredChunk, element: Element) -> Result<(Arc<(File, u64)>, StoredTensor), CopyError> {
-        let bytes = chunk.region.volume().saturating_mul(element.bytes());
-        let (file, place) = self.open_item(&chunk.place, bytes.saturating_add(PICKLE_BYTES_MAX))?;
-        let stored = StoredItem::open(&file.0, file.1, &place)?.tensor()?;
-        if stored.element != element || stored.sizes != chunk.region.sizes {
-            let found = format!("a {} of size {:?}", stored.element.torch(), stored.sizes);
-            return Err(ItemError::Mismatch { found }.into());
-        }
+        let (file, stored) = self.open_tensor(chunk, element.torch(), element.bytes())?;
         let expected = self.expected(&chunk.place);
         if let Some(expected) = expected.filter(|&crc32| crc32 != stored.crc32) {
             return Err(ItemError::Checksum { found: stored.crc32, expected }.into());
+        }
+        Ok((file, stored))
+    }
+
+    /// The file that holds a chunk in plain, and what it says of it: as `.metadata` does. `torch` names the element type, of so many bytes.
+    fn open_tensor(
+        &self,
+        chunk: &StoredChunk,
+        torch: &str,
+        bytes: u64,
+    ) -> Result<(Arc<(File, u64)>, StoredTensor), CopyError> {
+        let bytes = chunk.region.volume().saturating_mul(bytes);
+        let (file, place) = self.open_item(&chunk.place, bytes.saturating_add(PICKLE_BYTES_MAX))?;
+        let stored = StoredItem::open(&file.0, file.1, &place)?.tensor()?;
+        if stored.element.torch() != torch || stored.sizes != chunk.region.sizes {
+            let found = format!("a {} of size {:?}", stored.element.torch(), stored.sizes);
+            return Err(ItemError::Mismatch { found }.into());
         }
         Ok((file, stored))
     }
@@ -472,24 +460,16 @@ impl ChunkPart<'_> {
         let own = super::item::strides(&stored.sizes);
         // Cannot fail: the closure never returns an error.
         let _ = runs::<()>(&self.chunk.region, self.both, self.wanted, &mut |from, to, count| {
-            if plain {
+            let mut copy = |from: u64, to: u64, count: u64| {
                 let from = index(from * width);
                 let to = index(to * width);
                 let length = index(count * width);
                 out[to..to + length].copy_from_slice(&payload[from..from + length]);
-                return Ok(());
-            }
-            for step in 0..count {
-                let mut rest = from + step;
-                let mut place = stored.first;
-                for (axis, &stride) in own.iter().enumerate() {
-                    place += rest / stride * stored.strides[axis];
-                    rest %= stride;
-                }
-                let from = index(place * width);
-                let to = index((to + step) * width);
-                let length = index(width);
-                out[to..to + length].copy_from_slice(&payload[from..from + length]);
+            };
+            if plain {
+                copy(from, to, count);
+            } else {
+                (0..count).for_each(|step| copy(stored.element_at(from + step, &own), to + step, 1));
             }
             Ok(())
         });

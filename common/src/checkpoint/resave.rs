@@ -18,7 +18,6 @@ use crate::{
 };
 use std::path::{Path, PathBuf};
 
-/// A directory being written.
 pub struct DirectoryWriter<'a> {
     storage: &'a dyn Storage,
     dir: PathBuf,
@@ -39,9 +38,8 @@ impl<'a> DirectoryWriter<'a> {
     /// Begins a directory. A file that has `shard_bytes` is followed by another one.
     pub fn create(storage: &'a dyn Storage, dir: &Path, shard_bytes: u64) -> Result<Self, FileError> {
         storage.create_dir(dir)?;
-        let files = Vec::new();
-        let metadata = Metadata::default();
-        Ok(Self { storage, dir: dir.to_path_buf(), shard_bytes, shard: None, files, metadata })
+        let dir = dir.to_path_buf();
+        Ok(Self { storage, dir, shard_bytes, shard: None, files: Vec::new(), metadata: Metadata::default() })
     }
 
     /// Writes a whole tensor: row-major elements in little-endian order, as many as its shape has.
@@ -58,7 +56,6 @@ impl<'a> DirectoryWriter<'a> {
         Ok(())
     }
 
-    /// Writes a plain value.
     pub fn value(&mut self, fqn: &str, value: &Value) -> Result<(), FileError> {
         let offset = self.shard()?.entry.bytes;
         let (bytes, crc32) = item::value(offset, value);
@@ -82,13 +79,13 @@ impl<'a> DirectoryWriter<'a> {
         self.close()?;
         let save_id = draft.as_ref().map_or_else(|| "convert".to_owned(), Manifest::save_id);
         let dcp = self.metadata.to_bytes(&save_id);
-        self.write(name::METADATA, &dcp)?;
+        self.storage.write(&self.dir.join(name::METADATA), &[&dcp])?;
         let mut bytes = dcp.len() as u64 + self.files.iter().map(|file| file.bytes).sum::<u64>();
         if let Some(draft) = draft {
             let mut manifest = Manifest::new(draft, std::mem::take(&mut self.files), &self.metadata, &dcp);
             manifest.world = 1;
             let sealed = seal::seal(&self.dir.join(name::MANIFEST), &manifest)?;
-            self.write(name::MANIFEST, &sealed)?;
+            self.storage.write(&self.dir.join(name::MANIFEST), &[&sealed])?;
             bytes += sealed.len() as u64;
         }
         self.storage.sync_dir(&self.dir)?;
@@ -133,12 +130,6 @@ impl<'a> DirectoryWriter<'a> {
             self.files.push(shard.entry);
         }
         Ok(())
-    }
-
-    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), FileError> {
-        let file = self.storage.create(&self.dir.join(name))?;
-        file.write_at(0, &[bytes])?;
-        file.sync()
     }
 }
 

@@ -35,15 +35,10 @@ pub struct Candidate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     Newest,
-    /// The checkpoint is the best by its metric.
     Best,
-    /// The checkpoint is one of those kept besides the newest.
     Recent,
-    /// The checkpoint is the first of its period of epochs.
     Epochs,
-    /// The checkpoint is the first of its period of hours.
     Hours,
-    /// None of the reasons applies.
     Superseded,
 }
 

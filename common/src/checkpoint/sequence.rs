@@ -18,7 +18,6 @@ use std::collections::BTreeMap;
 const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
 /// The magic number is within so many bytes.
 const MAGIC_BYTES_MAX: usize = 32;
-/// The version of the layout.
 const PROTOCOL: i64 = 1001;
 /// Bytes before each storage: the number of its elements.
 const COUNT_BYTES: u64 = 8;
@@ -34,7 +33,6 @@ pub(super) fn begins(bytes: &[u8]) -> bool {
 /// The pickles of such a file.
 pub(super) struct Sequence<'a> {
     pub(super) tree: Tree<'a>,
-    /// Keys of the storages, in their order.
     keys: Vec<String>,
     /// Where the first storage begins.
     data_at: u64,
@@ -86,7 +84,6 @@ impl<'a> Sequence<'a> {
     }
 }
 
-/// Storages by their keys.
 pub(super) struct Placed {
     found: BTreeMap<String, (u64, u64)>,
     file_bytes: u64,

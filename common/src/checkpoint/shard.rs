@@ -24,41 +24,20 @@ pub const VALUE_BYTES_MAX: usize = 64 << 20;
 pub enum ShardError {
     #[error(transparent)]
     File(#[from] FileError),
-    /// The bytes are not those of the box.
     #[error("tensor {fqn}: {found} bytes were given, a box of size {sizes:?} and type {dtype:?} has {expected}")]
-    Bytes {
-        fqn: String,
-        /// Size of the box.
-        sizes: Vec<u64>,
-        dtype: TensorDType,
-        found: u64,
-        /// Bytes of the box.
-        expected: u64,
-    },
-    /// The box is not in the tensor.
+    Bytes { fqn: String, sizes: Vec<u64>, dtype: TensorDType, found: u64, expected: u64 },
     #[error("tensor {fqn}: the box at {offsets:?} of size {sizes:?} does not lie in the shape {global:?}")]
-    Outside {
-        fqn: String,
-        /// Beginning of the box.
-        offsets: Vec<u64>,
-        /// Size of the box.
-        sizes: Vec<u64>,
-        /// Shape of the tensor.
-        global: Vec<u64>,
-    },
-    /// A box or value is written twice.
+    Outside { fqn: String, offsets: Vec<u64>, sizes: Vec<u64>, global: Vec<u64> },
     #[error("{fqn} at {offsets:?} was already written to this shard")]
     Twice {
         fqn: String,
         /// Beginning of the box; empty for a value.
         offsets: Vec<u64>,
     },
-    /// A name or a value beyond its limit.
     #[error("the {what} of {fqn}… has {found} bytes, at most {limit} are allowed")]
     TooLong {
         /// "name" or "value".
         what: &'static str,
-        /// Beginning of the name.
         fqn: String,
         found: usize,
         limit: usize,
@@ -72,13 +51,10 @@ pub struct TensorBox<'a> {
     pub dtype: TensorDType,
     /// Shape of the whole tensor.
     pub global: &'a [u64],
-    /// Where the box begins.
     pub offsets: &'a [u64],
-    /// Size of the box.
     pub sizes: &'a [u64],
 }
 
-/// A shard being written.
 pub struct ShardWriter {
     file: Box<dyn StorageFile>,
     path: PathBuf,
@@ -93,7 +69,6 @@ impl ShardWriter {
         Self::create_on(&Disk, dir, rank)
     }
 
-    /// `create` on another storage.
     pub fn create_on(storage: &dyn Storage, dir: &Path, rank: u32) -> Result<Self, FileError> {
         storage.create_dir(dir)?;
         let name = name::shard(rank);
@@ -130,7 +105,6 @@ impl ShardWriter {
         self.put(fqn, kind, &[&around.head, bytes, &around.tail])
     }
 
-    /// Writes a plain value.
     pub fn value(&mut self, fqn: &str, value: &Value) -> Result<(), ShardError> {
         self.claim(fqn, &[])?;
         let (bytes, crc32) = item::value(self.table.bytes, value);

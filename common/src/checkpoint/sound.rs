@@ -71,9 +71,6 @@ pub fn find_sound(path: &Path, extent: Extent) -> Result<Sound, FindError> {
 
 impl Checkpoint {
     /// Reads what is needed, and compares it with its checksums.
-    ///
-    /// # Errors
-    /// The first damage.
     pub fn check(&self, extent: Extent) -> Result<(), ReadError> {
         if extent == Extent::Whole {
             return self.verify(&mut |_| {});

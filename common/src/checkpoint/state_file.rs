@@ -15,7 +15,7 @@ use super::{
     metadata::PathPart,
     nest::Nest,
     pickle::{Pickler, Protocol},
-    stored::{ItemError, StoredTensor, check_crc},
+    stored::{ItemError, StoredTensor},
     value::Value,
     zip::Builder,
 };
@@ -23,7 +23,6 @@ use crate::fs::{FileError, Storage, regular};
 use std::{
     collections::BTreeMap,
     fs::File,
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 use walk::StateFileParts;
@@ -38,7 +37,6 @@ const EXPANDED_BYTES_MAX: u64 = 64 << 20;
 pub enum StateFileError {
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file, or one of its tensors, is damaged or of a kind that is not read.
     #[error("{}{}: {source}", path.display(), name.as_ref().map(|name| format!(", tensor {name}")).unwrap_or_default())]
     Item {
         path: PathBuf,
@@ -101,7 +99,6 @@ fn pickle(entries: &[StateEntry]) -> Vec<u8> {
     out.finish()
 }
 
-/// An open file of that form.
 #[derive(Debug)]
 pub struct StateFile {
     file: File,
@@ -132,7 +129,6 @@ impl StateFile {
         &self.path
     }
 
-    /// The text under a name, if there is one.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.found.values.get(name)?.as_str()
     }
@@ -142,7 +138,6 @@ impl StateFile {
         self.found.tensors.iter().map(|(name, stored)| (name.as_str(), stored.element, stored.sizes.as_slice()))
     }
 
-    /// All plain values by name.
     pub fn values(&self) -> &BTreeMap<String, Value> {
         &self.found.values
     }
@@ -172,10 +167,7 @@ impl StateFile {
         let wrong = |source| StateFileError::Item { path: self.path.clone(), name: Some(name.to_owned()), source };
         let read = || {
             let stored = self.found.tensors.get(name).ok_or_else(|| ItemError::Record { name: name.to_owned() })?;
-            let mut payload = vec![0; usize::try_from(stored.bytes).map_err(|_| ItemError::Cut)?];
-            self.file.read_exact_at(&mut payload, stored.at)?;
-            check_crc(&payload, stored.crc32)?;
-            stored.row_major(payload)
+            stored.row_major(stored.payload(&self.file)?)
         };
         read().map_err(wrong)
     }
@@ -196,13 +188,7 @@ impl StoredTensor {
         let own = super::item::strides(&self.sizes);
         let mut bytes = Vec::with_capacity(payload.len());
         for flat in 0..whole.volume() {
-            let mut rest = flat;
-            let mut element = self.first;
-            for (axis, &stride) in own.iter().enumerate() {
-                element += rest / stride * self.strides[axis];
-                rest %= stride;
-            }
-            let begin = usize::try_from(element).unwrap_or(usize::MAX) * width;
+            let begin = usize::try_from(self.element_at(flat, &own)).unwrap_or(usize::MAX) * width;
             bytes.extend_from_slice(&payload[begin..begin + width]);
         }
         Ok(bytes)
@@ -294,13 +280,13 @@ mod tests {
     /// A dictionary of a tensor "w" and of "x", which is pushed by `x`.
     fn with(x: &[u8]) -> Vec<u8> {
         let mut out = Pickler::new(Protocol::Two);
-        out.empty_dict();
-        out.mark();
-        out.text("w");
-        rebuild_tensor(&mut out, "0", TensorDType::F32.into(), &[1]);
-        out.text("x");
+        out.dict(|out| {
+            out.text("w");
+            rebuild_tensor(out, "0", TensorDType::F32.into(), &[1]);
+            out.text("x");
+        });
         let mut bytes = out.finish();
-        bytes.pop();
+        bytes.truncate(bytes.len() - b"u.".len());
         bytes.extend(x);
         bytes.extend(b"u.");
         bytes
@@ -358,11 +344,10 @@ mod tests {
         }
         // {None: a tensor}, alone and inside.
         let mut out = Pickler::new(Protocol::Two);
-        out.empty_dict();
-        out.mark();
-        out.value(&Value::None);
-        rebuild_tensor(&mut out, "0", TensorDType::F32.into(), &[1]);
-        out.set_items();
+        out.dict(|out| {
+            out.value(&Value::None);
+            rebuild_tensor(out, "0", TensorDType::F32.into(), &[1]);
+        });
         let mut zip = Builder::new(0);
         let mut bytes = zip.small("archive/version", b"3\n");
         bytes.extend(zip.small("archive/data.pkl", &out.finish()));

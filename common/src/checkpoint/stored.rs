@@ -27,34 +27,22 @@ pub(super) const PICKLE_BYTES_MAX: u64 = 256 << 20;
 pub enum ItemError {
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// The file ends before the item does.
     #[error("the file ends before it does")]
     Cut,
-    /// Not a zip, or a damaged one.
     #[error(transparent)]
     Zip(#[from] ZipError),
-    /// The pickle is damaged or names a forbidden global.
     #[error(transparent)]
     Pickle(#[from] UnpickleError),
-    /// A record that must be there is not, or has another size.
     #[error("its record {name} is missing or has another size than its pickle says")]
     Record { name: String },
-    /// The tensor differs from the one that `.metadata` lists.
     #[error("it is {found}, not what .metadata says")]
     Mismatch { found: String },
-    /// A kind of tensor that we do not read.
     #[error("it is {what}, which is not read")]
     Unsupported { what: String },
-    /// The bytes are not those that were written.
     #[error(
         "its bytes have CRC-32 {found:08x}, {expected:08x} was written: it is damaged or belongs to another checkpoint"
     )]
-    Checksum {
-        /// Of the bytes read.
-        found: u32,
-        /// In the zip or the manifest.
-        expected: u32,
-    },
+    Checksum { found: u32, expected: u32 },
 }
 
 /// Where the payload of a tensor item is, and how to look at it.
@@ -72,7 +60,6 @@ pub(super) struct StoredTensor {
     pub(super) crc32: u32,
 }
 
-/// One item of a file.
 pub(super) struct StoredItem<'a> {
     file: &'a File,
     offset: u64,
@@ -192,21 +179,14 @@ impl<'a> StoredItem<'a> {
         Ok(mentions)
     }
 
-    /// The tensor of the item.
     pub(super) fn tensor(&self) -> Result<StoredTensor, ItemError> {
         let bytes = self.pickle()?;
         let tree = unpickle(&bytes, ITEM_GLOBALS)?;
-        self.locate(&tree, tree.root)
+        locate(&tree, tree.root, self)
     }
 
-    /// The pickle of the item.
     pub(super) fn pickle(&self) -> Result<Vec<u8>, ItemError> {
         self.contents(self.record("data.pkl")?)
-    }
-
-    /// Finds the payload of the tensor below `id`.
-    pub(super) fn locate(&self, tree: &Tree<'_>, id: TreeId) -> Result<StoredTensor, ItemError> {
-        locate(tree, id, self)
     }
 }
 
@@ -218,7 +198,6 @@ impl Storages for StoredItem<'_> {
     }
 }
 
-/// The bytes of a storage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Payload {
     pub(super) name: String,
@@ -231,7 +210,6 @@ pub(super) struct Payload {
 
 /// Where the storages are that a pickle names by a key.
 pub(super) trait Storages {
-    /// The bytes of one.
     fn payload(&self, key: &str) -> Result<Payload, ItemError>;
 }
 
@@ -278,6 +256,25 @@ impl StoredTensor {
                 |(&size, (&found, plain))| size <= 1 || found == plain,
             )
     }
+
+    /// All bytes of the payload, after checking their CRC-32.
+    pub(super) fn payload(&self, file: &File) -> Result<Vec<u8>, ItemError> {
+        let mut payload = vec![0; usize::try_from(self.bytes).map_err(|_| ItemError::Cut)?];
+        file.read_exact_at(&mut payload, self.at)?;
+        check_crc(&payload, self.crc32)?;
+        Ok(payload)
+    }
+
+    /// Where in the payload the `flat`-th element in row-major order is; `own` are the row-major strides of the sizes.
+    pub(super) fn element_at(&self, flat: u64, own: &[u64]) -> u64 {
+        let mut rest = flat;
+        let mut place = self.first;
+        for (own, stored) in own.iter().zip(&self.strides) {
+            place += rest / own * stored;
+            rest %= own;
+        }
+        place
+    }
 }
 
 /// Compares a checksum; 0 means that the writer did not compute one.
@@ -289,7 +286,6 @@ pub(super) fn check_crc(bytes: &[u8], expected: u32) -> Result<(), ItemError> {
     Ok(())
 }
 
-/// Where a storage is.
 enum Held {
     /// Beside the pickle, under a key.
     Keyed(String),
@@ -316,7 +312,6 @@ pub(super) fn read_storage<'a>(tree: &Tree<'a>, id: TreeId) -> Option<StorageSee
 struct Seen {
     element: Element,
     storage: Held,
-    /// Elements of the storage.
     numel: u64,
     first: u64,
     sizes: Vec<u64>,

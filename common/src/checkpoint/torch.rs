@@ -15,52 +15,10 @@ const CLASSES: &[&str] = &[
 
 const PATHS: &[&str] = &["PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "Path"];
 
-/// Element types and sizes; types that we do not read are still listed, so that their neighbours can be.
-const TORCH: &[&str] = &[
-    "Size",
-    "device",
-    "float64",
-    "float32",
-    "float16",
-    "bfloat16",
-    "float8_e4m3fn",
-    "float8_e4m3fnuz",
-    "float8_e5m2",
-    "float8_e5m2fnuz",
-    "float8_e8m0fnu",
-    "float4_e2m1fn_x2",
-    "complex32",
-    "complex64",
-    "complex128",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint64",
-    "uint32",
-    "uint16",
-    "uint8",
-    "bool",
-    "DoubleStorage",
-    "FloatStorage",
-    "HalfStorage",
-    "BFloat16Storage",
-    "LongStorage",
-    "IntStorage",
-    "ShortStorage",
-    "CharStorage",
-    "ByteStorage",
-    "BoolStorage",
-    "ComplexFloatStorage",
-    "ComplexDoubleStorage",
-    "qint8",
-    "qint32",
-    "quint8",
-    "quint4x2",
-    "QInt8Storage",
-    "QInt32Storage",
-    "QUInt8Storage",
-];
+/// What else than the element types and storages of [`Element`](super::element::Element) is allowed of the module itself. Types that we do
+/// not read are still listed, so that their neighbours can be.
+const TORCH: &[&str] =
+    &["Size", "device", "qint8", "qint32", "quint8", "quint4x2", "QInt8Storage", "QInt32Storage", "QUInt8Storage"];
 
 /// Globals that `.metadata` may name.
 pub(super) const METADATA_GLOBALS: AllowList = &[

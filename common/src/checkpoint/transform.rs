@@ -49,7 +49,6 @@ pub(super) fn undo(
     Ok((memory, StoredPlace { file: place.file.clone(), offset: 0, length, transforms: Vec::new() }))
 }
 
-/// A stretch of a file.
 struct FileSection<'a> {
     file: &'a File,
     at: u64,

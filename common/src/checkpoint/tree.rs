@@ -113,7 +113,6 @@ impl<'a> Tree<'a> {
         Some(())
     }
 
-    /// A copy of a text.
     pub(super) fn owned(&self, id: TreeId) -> Option<String> {
         let text = self.text(id)?;
         self.spend(text.len() + size_of::<String>())?;

@@ -6,43 +6,28 @@
 mod text;
 
 use super::{
+    element::Element,
     mention::{Mention, Mentions},
     tree::{Tree, TreeId, TreeNode},
 };
 use std::collections::HashMap;
 
-/// Modules and the names in them that a pickle may mention.
+/// Modules and the names in them that a pickle may mention, besides the element types and storages of PyTorch.
 pub(super) type AllowList = &'static [(&'static str, &'static [&'static str])];
 
 /// Why a pickle was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnpickleError {
-    /// The bytes end inside an opcode or before STOP.
     #[error("the pickle ends at byte {at}, in the middle")]
-    Short {
-        /// Where more bytes were expected.
-        at: usize,
-    },
-    /// An opcode that no checkpoint needs.
+    Short { at: usize },
     #[error("the pickle holds opcode 0x{opcode:02x} at byte {at}, which is not one that checkpoints use")]
     Opcode { opcode: u8, at: usize },
-    /// An opcode met values it cannot work on, or too few.
     #[error("the pickle is damaged at byte {at}: opcode 0x{opcode:02x} found values it cannot work on")]
     Operand { opcode: u8, at: usize },
-    /// A class or function that is not on the list.
     #[error("the pickle mentions {module}.{name} at byte {at}, which is not on the list of what a checkpoint may hold")]
-    Global {
-        module: String,
-        name: String,
-        /// Place of the opcode.
-        at: usize,
-    },
-    /// The pickle is well formed but is not what was expected.
+    Global { module: String, name: String, at: usize },
     #[error("the pickle does not hold {expected}")]
-    Unexpected {
-        /// Object that the reader looked for.
-        expected: &'static str,
-    },
+    Unexpected { expected: &'static str },
 }
 
 /// Reads a whole pickle. Bytes behind STOP are ignored.
@@ -184,7 +169,9 @@ impl<'a> Machine<'a> {
 
     /// A class or function by its name.
     fn named(&mut self, module: &'a str, name: &'a str, at: usize) -> Result<TreeNode<'a>, UnpickleError> {
-        if self.allow.iter().any(|(m, names)| *m == module && names.contains(&name)) {
+        let is_element = || Element::of_torch(name).or_else(|| Element::of_storage(name)).is_some();
+        let is_listed = self.allow.iter().any(|(m, names)| *m == module && names.contains(&name));
+        if is_listed || module == "torch" && is_element() {
             return Ok(TreeNode::Global(module, name));
         }
         let found = Mention { module: clip(module), name: clip(name), at };

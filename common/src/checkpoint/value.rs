@@ -3,9 +3,7 @@
 /// A plain Python value. Dictionaries keep their order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// `None`.
     None,
-    /// `True` or `False`.
     Bool(bool),
     /// An integer that fits 64 bits.
     Int(i64),
@@ -18,7 +16,6 @@ pub enum Value {
 }
 
 impl Value {
-    /// A dictionary with text keys.
     pub fn dict<K: Into<String>>(items: impl IntoIterator<Item = (K, Self)>) -> Self {
         Self::Dict(items.into_iter().map(|(key, value)| (Self::Str(key.into()), value)).collect())
     }
@@ -29,12 +26,10 @@ impl Value {
         items.iter().find(|(k, _)| matches!(k, Self::Str(text) if text == key)).map(|(_, value)| value)
     }
 
-    /// The text, if it is one.
     pub fn as_str(&self) -> Option<&str> {
         if let Self::Str(text) = self { Some(text) } else { None }
     }
 
-    /// The integer, if it is one.
     pub fn as_int(&self) -> Option<i64> {
         if let Self::Int(int) = self { Some(*int) } else { None }
     }

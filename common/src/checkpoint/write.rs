@@ -7,8 +7,9 @@
 //! **Invariant:** the file is never read back; after an error nothing more is begun, and the first error is told.
 
 use super::{
+    bulk::in_threads,
     item,
-    layout::{ShardLayout, Span},
+    layout::{BoxOf, ShardLayout, Span},
     name,
     shard::ShardError,
     table::{ItemKind, ShardItem, ShardTable},
@@ -71,14 +72,8 @@ pub fn write_shard(
     let name = name::shard(rank);
     let file = storage.create_sized(&dir.join(&name), layout.bytes)?;
     let work = ShardWork::new(layout, payloads, file.as_ref());
-    let helpers = how.threads.min(THREADS_MAX).min(work.jobs.len()).saturating_sub(1);
-    std::thread::scope(|scope| {
-        for _ in 0..helpers {
-            // Where the system refuses a thread, the others do its part.
-            let _refused = std::thread::Builder::new().name("enn-writer".into()).spawn_scoped(scope, || work.run());
-        }
-        work.run();
-    });
+    let threads = how.threads.min(THREADS_MAX).min(work.jobs.len());
+    in_threads("enn-writer", threads, || work.run());
     let mut done = work.done.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(error) = done.error.take() {
         return Err(error.into());
@@ -94,9 +89,7 @@ fn check_lengths(layout: &ShardLayout, payloads: &[&[u8]]) -> Result<(), ShardEr
     for (index, (part, span)) in layout.boxes.iter().zip(&layout.spans).enumerate() {
         let found = payloads.get(index).map_or(0, |bytes| bytes.len() as u64);
         if found != span.payload {
-            let fqn = part.fqn.clone();
-            let sizes = part.sizes.clone();
-            let dtype = part.dtype;
+            let BoxOf { fqn, dtype, sizes, .. } = part.clone();
             return Err(ShardError::Bytes { fqn, sizes, dtype, found, expected: span.payload });
         }
     }
@@ -106,12 +99,9 @@ fn check_lengths(layout: &ShardLayout, payloads: &[&[u8]]) -> Result<(), ShardEr
 fn items(layout: &ShardLayout, crc32: &[u32]) -> Vec<ShardItem> {
     let all = layout.boxes.iter().zip(&layout.spans).zip(crc32);
     all.map(|((part, span), &crc32)| {
-        let dtype = part.dtype;
-        let global = part.global.clone();
-        let offsets = part.offsets.clone();
-        let sizes = part.sizes.clone();
+        let BoxOf { fqn, dtype, global, offsets, sizes } = part.clone();
         let kind = ItemKind::Tensor { dtype, global, offsets, sizes, crc32 };
-        ShardItem { fqn: part.fqn.clone(), offset: span.at, length: span.length, kind }
+        ShardItem { fqn, offset: span.at, length: span.length, kind }
     })
     .collect()
 }
@@ -279,8 +269,7 @@ fn divide(spans: &[Span]) -> (Vec<WriteJob>, Vec<usize>) {
             first = index;
         }
         if large {
-            let ends = (0..span.payload.div_ceil(STRETCH_BYTES)).map(|part| part * STRETCH_BYTES);
-            for start in ends {
+            for start in (0..span.payload).step_by(STRETCH_BYTES as usize) {
                 let end = (start + STRETCH_BYTES).min(span.payload);
                 jobs.push(WriteJob::Stretch(index, start as usize..end as usize));
                 left[index] += 1;

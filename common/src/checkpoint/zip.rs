@@ -32,16 +32,10 @@ const DOS_DATE: u16 = 0x0021;
 /// Why a zip was refused. Positions are relative to the item.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ZipError {
-    /// There is no end record.
     #[error("it does not end like a zip: it is cut or overwritten")]
     NoEnd,
-    /// A header is not what its place promises.
     #[error("its zip header at byte {at} is damaged")]
-    Header {
-        /// Offset in the item.
-        at: u64,
-    },
-    /// A record is compressed.
+    Header { at: u64 },
     #[error("its record {name} is compressed with method {method}; only stored records are read")]
     Compressed { name: String, method: u16 },
 }
@@ -226,7 +220,6 @@ pub(super) enum DirectoryEnd {
     },
 }
 
-/// The central directory's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DirectorySpan {
     pub(super) at: u64,
@@ -289,9 +282,6 @@ impl Record {
 }
 
 /// The records of the zip that `bytes` are, in the order of its directory.
-///
-/// # Errors
-/// What is wrong with it.
 pub fn records(bytes: &[u8]) -> Result<Vec<Record>, ZipError> {
     let tail_at = bytes.len().saturating_sub(END_SEARCH_BYTES_MAX);
     let whole = |at: u64, length: u64| {
@@ -345,12 +335,7 @@ fn parse_entry(record: &Numbers<'_>) -> Option<((DirectoryEntry, u64), u16, usiz
     if record.u32(0)? != CENTRAL {
         return None;
     }
-    let name = record.u16(28)?;
-    let extra = record.u16(30)?;
-    let comment = record.u16(32)?;
-    let name = usize::from(name);
-    let extra = usize::from(extra);
-    let comment = usize::from(comment);
+    let [name, extra, comment] = [record.u16(28)?, record.u16(30)?, record.u16(32)?].map(usize::from);
     let text = String::from_utf8(record.0.get(46..46 + name)?.to_vec()).ok()?;
     let mut wide = wide_values(record.0.get(46 + name..46 + name + extra)?).into_iter();
     let mut widen = |narrow: u32| if narrow == IN_EXTRA { wide.next() } else { Some(u64::from(narrow)) };
@@ -384,7 +369,6 @@ pub(super) fn parse_local(header: &[u8], at: u64) -> Result<u64, ZipError> {
     Ok(LOCAL_BYTES as u64 + u64::from(name) + u64::from(extra))
 }
 
-/// Numbers at places in bytes.
 struct Numbers<'a>(&'a [u8]);
 
 impl Numbers<'_> {

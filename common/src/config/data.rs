@@ -88,7 +88,6 @@ impl DataConfig {
         })
     }
 
-    /// The source of a file, by its place in `files`.
     pub fn source_of(&self, file: usize) -> Option<&DataSource> {
         self.source_files().find(|(_, files)| files.contains(&file)).map(|(source, _)| source)
     }
@@ -193,7 +192,6 @@ impl Layout {
     }
 }
 
-/// One row, one sample.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RowsLayout {
     /// Input columns in order.
@@ -212,9 +210,7 @@ pub struct RowsLayout {
 /// An input column and how it is read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Feature {
-    /// Column name in the source.
     pub column: String,
-    /// Meaning of the values.
     pub kind: FeatureKind,
     /// Whether the model reads a category or index as one column for each, rather than looks it up in a table that it learns.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -222,13 +218,11 @@ pub struct Feature {
 }
 
 impl Feature {
-    /// A column of this kind.
     pub fn new(column: impl Into<String>, kind: FeatureKind) -> Self {
         Self { column: column.into(), kind, one_hot: false }
     }
 }
 
-/// Kinds of input column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FeatureKind {
@@ -274,7 +268,6 @@ pub struct Labels {
     pub empty_is_missing: bool,
 }
 
-/// Entity × time windows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WindowsLayout {
     /// Column that names the entity: axis s of the grid, sorted by name.
@@ -362,7 +355,6 @@ pub enum SplitKind {
     Blocked,
 }
 
-/// A declared range of a column.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ColumnRange {
     pub column: String,

@@ -38,55 +38,30 @@ pub struct ConfigError {
 /// Kinds of mistake; the sentences follow "place: key: ".
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ConfigErrorKind {
-    /// The text is not TOML.
     #[error("not valid TOML: {0}")]
     Syntax(String),
     #[error("unknown key{}", hint(nearest.as_deref(), known))]
-    UnknownKey {
-        /// The nearest known key, when one is near.
-        nearest: Option<String>,
-        /// All keys allowed here.
-        known: Vec<String>,
-    },
-    /// A key that must be there.
+    UnknownKey { nearest: Option<String>, known: Vec<String> },
     #[error("missing; expected {0}")]
     Missing(&'static str),
-    /// Value of another type.
     #[error("found {found}, expected {expected}")]
-    Type {
-        /// Key that was found, with its value.
-        found: String,
-        expected: String,
-    },
-    /// Value beyond its range.
+    Type { found: String, expected: String },
     #[error("{found} is out of range, expected {expected}")]
     Range { found: String, expected: String },
-    /// A name that is none of the allowed ones.
     #[error("unknown value \"{found}\"{}", hint(nearest.as_deref(), known))]
-    UnknownName {
-        found: String,
-        /// The nearest allowed one.
-        nearest: Option<String>,
-        known: Vec<String>,
-    },
-    /// A list with nothing in it.
+    UnknownName { found: String, nearest: Option<String>, known: Vec<String> },
     #[error("the list is empty, expected at least one {0}")]
     Empty(&'static str),
-    /// A name listed twice.
     #[error("\"{0}\" is listed twice")]
     Repeated(String),
-    /// A column, or array, that is input and target.
     #[error(
         "\"{0}\" is a target as well, so that a model would be told what it is to predict; leave it out of one of the two"
     )]
     TargetAsInput(String),
-    /// Width and heads do not fit.
     #[error("d_model = {d_model} is not divisible by heads = {heads}")]
     Heads { d_model: usize, heads: usize },
-    /// The task forest cannot be.
     #[error("{0}")]
     Tasks(ForestError),
-    /// A key that a sub-fuser does not have.
     #[error("a task with `reduction` joins other tasks and has no tokens of its own")]
     OfTemplate,
     /// None or several of `[data.rows]`, `[data.windows]`, `[data.arrays]`.
@@ -94,90 +69,54 @@ pub enum ConfigErrorKind {
         "found {found}, expected exactly one of [data.rows], [data.windows], [data.arrays] (how table rows become samples)"
     )]
     Layouts { found: String },
-    /// The output grid has another number of cells than there are targets.
     #[error("out_shape {shape:?} has {cells} cells, but {targets} target columns are listed")]
     OutShape { shape: Vec<usize>, cells: usize, targets: usize },
-    /// Validation and test leave nothing to train on.
     #[error("val = {val} and test = {test} leave no rows to train on, expected a sum below 1")]
     Split { val: f64, test: f64 },
-    /// A split rule that needs a column.
     #[error("the {0} split needs `column`, the name of the column to divide by")]
     SplitColumn(&'static str),
-    /// Keeping duplicates makes no sense for windows.
     #[error(
         "\"keep\" cannot be used with [data.windows], where an entity and a time name one cell (use \"first\", \"last\" or \"error\")"
     )]
     KeepWindows,
-    /// More workers than devices.
     #[error(
         "{workers} workers on CUDA, but this machine shows {gpus} GPUs (one worker per GPU; fewer workers, or device = \"cpu\")"
     )]
     Gpus { workers: usize, gpus: usize },
-    /// More workers at least than at most.
     #[error("at least {fewest} workers are asked for, but only {workers} are started (nproc_per_node)")]
     MinAboveAll { fewest: u32, workers: u32 },
-    /// A key that means nothing under `policy = "restart"`.
     #[error("needs policy = \"reform\": under \"restart\" all workers end and start again together")]
     NeedsReform,
-    /// A key that the loss has no use for.
     #[error("means nothing with train.loss = \"{loss}\"; leave it out or choose another loss")]
-    IdleForLoss {
-        /// Name of the loss.
-        loss: &'static str,
-    },
-    /// Classes without their loss, or the loss without classes.
+    IdleForLoss { loss: &'static str },
     #[error(
         "is \"{loss}\", but the target is a {found}; train.loss = \"cross_entropy\" and data.rows.target_kind = \"category\" need each other"
     )]
-    ClassLoss {
-        /// Name of the loss.
-        loss: &'static str,
-        found: &'static str,
-    },
-    /// More than one categorical target.
+    ClassLoss { loss: &'static str, found: &'static str },
     #[error("\"category\" takes one target column and no out_shape of several axes, found {targets} target columns")]
     OneClassTarget { targets: usize },
-    /// A key for tables whose rows are samples.
     #[error("needs [data.rows]: only there a sample is one row of a table")]
     RowsOnly,
-    /// Files of no source beside those of sources.
     #[error("stands beside [[data.sources]]; name the files of each source there")]
     FilesAndSources,
-    /// A key of a feature of another kind.
     #[error("means nothing for a column of kind \"{found}\"; it belongs to kind = {kinds}")]
-    OfKind {
-        /// The kinds that have the key.
-        kinds: &'static str,
-        /// The kind it has.
-        found: &'static str,
-    },
-    /// A unit of what is no number.
+    OfKind { kinds: &'static str, found: &'static str },
     #[error("is no input that is a number, so it has no unit; the inputs are the columns of the layout")]
     NotMeasured,
-    /// Weights of some sources only.
     #[error(
         "{weighted} of {sources} sources have a weight; give one to each, or to none (then every row is drawn once in an epoch)"
     )]
-    SomeWeights {
-        /// Sources with a weight.
-        weighted: usize,
-        sources: usize,
-    },
-    /// A sentinel that nothing asks for.
+    SomeWeights { weighted: usize, sources: usize },
     #[error("means nothing without data.mask = \"value\"")]
     IdleMaskValue,
-    /// Tokens beside the usual ones and in their place.
     #[error(
         "stands in place of the usual texts, so that `missing` adds nothing to them; write all of them in one of the two"
     )]
     MissingTwice,
-    /// CUDA asked for and not there.
     #[error("CUDA is asked for, but {0}")]
     NoCuda(&'static str),
-    /// An override that is not key=value.
     #[error("\"{0}\" is not of the form section.key=value, e.g. train.epochs=3")]
     Override(String),
-    /// The file cannot be read.
     #[error("cannot read {path}: {message}")]
     Read { path: PathBuf, message: String },
 }

@@ -89,17 +89,14 @@ pub enum Reduction {
 }
 
 impl Mode {
-    /// As the configuration names them.
     pub const NAMES: [(&'static str, Self); 2] = [("spatial", Self::Spatial), ("temporal", Self::Temporal)];
 
-    /// As the configuration names it.
     pub fn name(self) -> &'static str {
         name_in(&Self::NAMES, self)
     }
 }
 
 impl Mixer {
-    /// Names in the configuration.
     pub const NAMES: [(&'static str, Self); 3] =
         [("gated_ema", Self::GatedEma), ("retnet", Self::Retention), ("dilated", Self::Dilated)];
 
@@ -107,7 +104,6 @@ impl Mixer {
     pub const OLD_NAMES: [(&'static str, Self); 2] =
         [("retention", Self::GatedEma), ("true_retention", Self::Retention)];
 
-    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         name_in(&Self::NAMES, self)
     }
@@ -123,10 +119,8 @@ impl Mixer {
 }
 
 impl Reduction {
-    /// As the configuration names them.
     pub const NAMES: [(&'static str, Self); 2] = [("mean", Self::Mean), ("linear", Self::Linear)];
 
-    /// As the configuration names it.
     pub fn name(self) -> &'static str {
         name_in(&Self::NAMES, self)
     }
@@ -143,45 +137,29 @@ pub const RESERVED: &str = "perceiver";
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ForestError {
     #[error("there is no task \"{name}\"{}", hint(nearest.as_deref(), known))]
-    NotFound {
-        name: String,
-        /// One that is spelt much like it.
-        nearest: Option<String>,
-        known: Vec<String>,
-    },
+    NotFound { name: String, nearest: Option<String>, known: Vec<String> },
     #[error("there is already a task \"{0}\"")]
     Duplicate(String),
-    /// A name that cannot be part of a parameter's name.
     #[error("\"{0}\" is no name for a task, expected letters, digits, \"_\" and \"-\", and not \"perceiver\"")]
     Name(String),
-    /// A parent that joins nothing.
     #[error(
         "\"{parent}\" is a template and cannot be the parent of \"{child}\"\nhint: only a task with `reduction` joins others"
     )]
     NotAFuser { parent: String, child: String },
     #[error("\"{child}\" already has the parent \"{parent}\"\nhint: detach it first")]
     TwoParents { child: String, parent: String },
-    /// No parent to be taken from.
     #[error("\"{0}\" has no parent: it is joined by the model's own fuser")]
     NoParent(String),
-    /// An ancestor of itself.
     #[error("\"{child}\" cannot be joined by \"{parent}\", which it joins itself")]
     Cycle { child: String, parent: String },
-    /// Children would lose their parent.
     #[error("\"{name}\" still joins {}\nhint: detach or remove them first", .children.join(", "))]
-    HasChildren {
-        name: String,
-        /// Tasks whose parent it is.
-        children: Vec<String>,
-    },
-    /// A sub-fuser of nothing.
+    HasChildren { name: String, children: Vec<String> },
     #[error("\"{0}\" joins nothing\nhint: give another task `parent = \"{0}\"`")]
     NoChildren(String),
     #[error("the weight of \"{name}\" is {found}, expected a number above 0")]
     Weight { name: String, found: f64 },
     #[error("\"{0}\" has 0 tokens, expected at least 1")]
     NoTokens(String),
-    /// No template at all.
     #[error(
         "there is no template, expected at least one\nhint: add [[model.tasks]], or choose another preset than \"none\""
     )]
@@ -245,9 +223,6 @@ impl Forest {
     }
 
     /// A node by its name.
-    ///
-    /// # Errors
-    /// [`ForestError::NotFound`].
     pub fn get(&self, name: &str) -> Result<&Task, ForestError> {
         self.at(name).map(|at| &self.tasks[at])
     }
@@ -361,10 +336,8 @@ impl Forest {
 
     /// Whether `parent` can join `child`: it is a sub-fuser and no descendant.
     fn may_join(&self, child: &str, parent: &str) -> Result<(), ForestError> {
-        let names = || (child.to_owned(), parent.to_owned());
         if matches!(self.get(parent)?.part, Part::Template(_)) {
-            let (child, parent) = names();
-            return Err(ForestError::NotAFuser { parent, child });
+            return Err(ForestError::NotAFuser { parent: parent.to_owned(), child: child.to_owned() });
         }
         let mut above = Some(parent);
         // No chain of parents is longer than the forest, unless it closes.
@@ -375,8 +348,7 @@ impl Forest {
                 Some(name) => above = self.get(name)?.parent.as_deref(),
             }
         }
-        let (child, parent) = names();
-        Err(ForestError::Cycle { child, parent })
+        Err(ForestError::Cycle { child: child.to_owned(), parent: parent.to_owned() })
     }
 }
 

@@ -6,6 +6,7 @@ pub mod error;
 pub mod facts;
 pub mod forest;
 pub mod model;
+mod names;
 pub mod parent;
 pub mod raw;
 pub mod resolve;

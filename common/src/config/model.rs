@@ -3,7 +3,7 @@
 use super::forest::{Forest, ForestError, Mixer, Mode, Reduction, Task, TemplateConfig};
 use serde::{Deserialize, Serialize};
 
-/// Sizes and switches of the ENN model. Every field has a default.
+/// Sizes and switches of the ENN model. Every field has a default: what `resolve` makes of an empty section.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModelConfig {
@@ -20,7 +20,6 @@ pub struct ModelConfig {
     pub temporal_depth: usize,
     /// Tokens of the spatial template.
     pub spatial_latents: usize,
-    /// Tokens of the temporal template.
     pub temporal_latents: usize,
     /// Feed-forward expansion; SwiGLU hidden width = ⌊D · mlp_ratio · 2/3⌋.
     pub mlp_ratio: f64,
@@ -108,39 +107,6 @@ pub enum Gate {
     Scalar,
     /// One p per patch of the grid.
     Tile,
-}
-
-impl Default for ModelConfig {
-    fn default() -> Self {
-        Self {
-            by_rows: false,
-            d_model: 128,
-            heads: 4,
-            spatial_depth: 4,
-            temporal_depth: 4,
-            spatial_latents: 64,
-            temporal_latents: 64,
-            mlp_ratio: 4.0,
-            dropout: 0.1,
-            drop_path: 0.0,
-            norm: Norm::LayerNorm,
-            preset: Preset::SpatioTemporal,
-            tasks: Forest::default(),
-            mixer: Mixer::GatedEma,
-            segments: vec![16, 64],
-            dilations: vec![1, 4],
-            fuser_reduction: Reduction::Mean,
-            fuser_rounds: 2,
-            fuser_self_layers: 1,
-            fuser_latents: 64,
-            collector_depth: 2,
-            patch: vec![1, 4],
-            head_rank: 0,
-            gate: Gate::Scalar,
-            linear_branch: true,
-            output_range: None,
-        }
-    }
 }
 
 /// Sizes for so many training rows and more: D, depth, tokens of a template, latents, rounds, collector depth, patches.

@@ -17,6 +17,13 @@ pub struct RawNode {
     pub value: RawValue,
 }
 
+impl RawNode {
+    /// The items of a list; another value is a list of one.
+    pub(super) fn items(&self) -> &[Self] {
+        if let RawValue::Array(items) = &self.value { items } else { std::slice::from_ref(self) }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub enum RawValue {
     Text(String),
@@ -31,11 +38,9 @@ pub enum RawValue {
     Table(Vec<RawEntry>),
 }
 
-/// A key of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RawEntry {
     pub key: String,
-    /// Where the key stands.
     pub place: Place,
     pub node: RawNode,
 }

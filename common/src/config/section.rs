@@ -11,10 +11,8 @@ use std::{
     ops::{Bound, RangeBounds, RangeInclusive},
 };
 
-/// A section being read.
 pub(super) struct Section<'a> {
     path: String,
-    /// Where the section stands.
     pub(super) place: Place,
     entries: &'a [RawEntry],
     known: Vec<&'static str>,
@@ -26,14 +24,17 @@ impl<'a> Section<'a> {
         Self::of(String::new(), node)
     }
 
+    /// A section in which nothing is said: reading it gives the defaults.
+    pub(super) fn empty() -> Self {
+        let place = Place::Flag("".into());
+        Self { path: String::new(), place, entries: &[], known: Vec::new(), errors: Vec::new() }
+    }
+
     fn of(path: String, node: &'a RawNode) -> Self {
-        let mut section = Self { path, place: node.place.clone(), entries: &[], known: Vec::new(), errors: Vec::new() };
+        let mut section = Self { path, place: node.place.clone(), ..Self::empty() };
         match &node.value {
             RawValue::Table(entries) => section.entries = entries,
-            other => {
-                let kind = ConfigErrorKind::Type { found: describe(other), expected: "a section".into() };
-                section.errors.push(ConfigError { place: node.place.clone(), key: section.path.clone(), kind });
-            }
+            _ => section.wrong("", node, "a section"),
         }
         section
     }
@@ -73,18 +74,22 @@ impl<'a> Section<'a> {
         self.entries.iter().any(|entry| entry.key == name)
     }
 
-    fn wrong(&mut self, name: &str, node: &RawNode, expected: impl Into<String>) {
+    /// Keeps that a value is of another type.
+    pub(super) fn wrong(&mut self, name: &str, node: &RawNode, expected: impl Into<String>) {
         let kind = ConfigErrorKind::Type { found: describe(&node.value), expected: expected.into() };
         self.error(name, node.place.clone(), kind);
     }
 
-    /// A section inside this one.
+    /// Keeps that the value of `name` is out of its range.
+    pub(super) fn out_of_range(&mut self, name: &'static str, found: impl Into<String>, expected: impl Into<String>) {
+        self.error_at(name, ConfigErrorKind::Range { found: found.into(), expected: expected.into() });
+    }
+
     pub(super) fn section(&mut self, name: &'static str) -> Option<Self> {
         let node = self.find(name)?;
         Some(Self::of(self.key(name), node))
     }
 
-    /// A section that is an item of the list `name`.
     pub(super) fn item<'b>(&self, name: &'static str, node: &'b RawNode) -> Section<'b> {
         Section::of(self.key(name), node)
     }
@@ -106,10 +111,7 @@ impl<'a> Section<'a> {
     where
         T: TryFrom<i64> + PartialOrd + Display + Copy,
     {
-        match self.find(name) {
-            None => default,
-            Some(node) => self.integer_of(name, node, &range).unwrap_or(default),
-        }
+        self.find(name).and_then(|node| self.integer_of(name, node, &range)).unwrap_or(default)
     }
 
     fn integer_of<T>(&mut self, name: &str, node: &RawNode, range: &RangeInclusive<T>) -> Option<T>
@@ -131,10 +133,7 @@ impl<'a> Section<'a> {
 
     /// A finite number within `range`; whole numbers are numbers too.
     pub(super) fn number(&mut self, name: &'static str, range: impl RangeBounds<f64>, default: f64) -> f64 {
-        match self.find(name) {
-            None => default,
-            Some(node) => self.number_of(name, node, &range).unwrap_or(default),
-        }
+        self.find(name).and_then(|node| self.number_of(name, node, &range)).unwrap_or(default)
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a configured whole number is far below 2^53")]
@@ -191,7 +190,6 @@ impl<'a> Section<'a> {
         self.text_of(name, node)
     }
 
-    /// The text of a node.
     pub(super) fn text_of(&mut self, name: &str, node: &RawNode) -> Option<String> {
         if let RawValue::Text(text) = &node.value {
             return Some(text.clone());
@@ -219,14 +217,7 @@ impl<'a> Section<'a> {
                 return None;
             }
         };
-        let mut texts = Vec::with_capacity(items.len());
-        for item in items {
-            match &item.value {
-                RawValue::Text(text) => texts.push(text.clone()),
-                _ => self.wrong(name, item, "text in quotes"),
-            }
-        }
-        Some(texts)
+        Some(items.iter().filter_map(|item| self.text_of(name, item)).collect())
     }
 
     /// A list of column names: not empty and without repetition.
@@ -288,7 +279,6 @@ impl<'a> Section<'a> {
         old.map(|(_, value)| *value).or_else(|| self.name_of(name, node, names))
     }
 
-    /// One of the names.
     pub(super) fn name<T: Copy>(&mut self, name: &'static str, names: &[(&str, T)]) -> Option<T> {
         let node = self.find(name)?;
         self.name_of(name, node, names)
@@ -328,8 +318,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// A value in words.
-pub(super) fn describe(value: &RawValue) -> String {
+fn describe(value: &RawValue) -> String {
     match value {
         RawValue::Text(text) => format!("the text \"{text}\""),
         RawValue::Integer(number) => format!("the number {number}"),

@@ -2,6 +2,7 @@
 
 pub use super::weights::CellWeights;
 
+use super::names;
 use serde::{Deserialize, Serialize};
 
 /// Default of `TrainConfig::bucket_mib`. Measured with NCCL on 4 × H200: 1.4 GB of gradients take 8.2 ms in buckets of 25, 6.5 in
@@ -15,7 +16,7 @@ const VALIDATION_STEPS_MIN: u64 = 100;
 /// The level that is the point prediction.
 pub const MEDIAN: f64 = 0.5;
 
-/// Objective, optimizer and schedule.
+/// Objective, optimizer and schedule. Every field has a default: what `resolve` makes of an empty section.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrainConfig {
@@ -92,7 +93,6 @@ pub struct TrainConfig {
     pub checkpoint_mirror: Option<String>,
     /// Numeric precision of training; masters, statistics, heads and losses are f32 whatever it says.
     pub precision: Precision,
-    /// How steps are executed.
     pub execution: Execution,
     /// Whether the collectives are captured with the rest of a step, in one CUDA graph, instead of running between graphs.
     pub capture_collectives: bool,
@@ -159,15 +159,8 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    /// Name in the configuration.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Ddp => "ddp",
-            Self::Zero1 => "zero1",
-            Self::Fsdp => "fsdp",
-            Self::Hsdp => "hsdp",
-        }
+        names::name_of(&self)
     }
 }
 
@@ -234,9 +227,8 @@ impl Loss {
         ("cross_entropy", Self::CrossEntropy),
     ];
 
-    /// Name in the configuration.
     pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(_, loss)| *loss == self).map_or("", |(name, _)| name)
+        names::name_of(&self)
     }
 
     /// Whether quantiles of each cell are predicted.
@@ -263,23 +255,9 @@ pub enum Precision {
     Fp8,
 }
 
-/// Levels unless the configuration lists its own.
-const LEVELS: [f64; 3] = [0.1, MEDIAN, 0.9];
-
 impl Precision {
-    /// All precisions by the name in the configuration.
-    pub const NAMES: &'static [(&'static str, Self)] = &[
-        ("auto", Self::Auto),
-        ("fp32", Self::Fp32),
-        ("tf32", Self::Tf32),
-        ("bf16", Self::Bf16),
-        ("fp16", Self::Fp16),
-        ("fp8", Self::Fp8),
-    ];
-
-    /// Name in the configuration.
     pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(_, precision)| *precision == self).map_or("", |(name, _)| name)
+        names::name_of(&self)
     }
 }
 
@@ -287,60 +265,7 @@ impl std::str::FromStr for Precision {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let found = Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, precision)| *precision);
-        let known = || Self::NAMES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        found.ok_or_else(|| format!("found {name:?}, expected one of: {}", known()))
-    }
-}
-
-impl Default for TrainConfig {
-    fn default() -> Self {
-        Self {
-            epochs: 0,
-            batch: 0,
-            lr: 1e-3,
-            rate_by_rows: false,
-            lr_min_ratio: 0.01,
-            warmup_ratio: 0.05,
-            weight_decay: 1e-2,
-            betas: (0.9, 0.99),
-            clip: 1.0,
-            loss: Loss::Huber,
-            huber_delta: 1.0,
-            levels: LEVELS.to_vec(),
-            degrees_of_freedom: 4.0,
-            cell_weights: CellWeights::Equal,
-            base_loss_weight: 0.5,
-            averaging: Averaging::Ema,
-            ema: 0.98,
-            calibration: PointCalibration::Auto,
-            calibrate_intervals: true,
-            validate_every_steps: 0,
-            patience: 0,
-            accumulation: 0,
-            step_memory_mb: 0,
-            checkpoint_every: 5,
-            checkpoint_every_steps: 0,
-            checkpoint_every_s: 600.0,
-            checkpoint_keep: 2,
-            checkpoint_keep_epochs: 0,
-            checkpoint_keep_hours: 0.0,
-            checkpoint_async: true,
-            checkpoint_busy: Busy::Wait,
-            checkpoint_blake3: false,
-            checkpoint_mirror: None,
-            precision: Precision::Auto,
-            execution: Execution::Auto,
-            capture_collectives: false,
-            bucket_mib: BUCKET_MIB,
-            strategy: Strategy::Auto,
-            recompute: Recompute::Auto,
-            deterministic: false,
-            profile: false,
-            ledger: false,
-            poisoned_rows_max: None,
-            threads: 0,
-        }
+        names::named(name).map_err(|known| format!("found {name:?}, expected one of: {}", known.join(", ")))
     }
 }
 
@@ -399,7 +324,6 @@ impl TrainConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClusterConfig {
-    /// Workers on this node.
     pub nproc_per_node: Nproc,
     /// Workers with which a round goes on at once while others are missing; 0: all.
     pub workers_min: u32,
@@ -464,23 +388,6 @@ pub enum Device {
     Cpu,
     /// CUDA, process group NCCL.
     Cuda,
-}
-
-impl Default for ClusterConfig {
-    fn default() -> Self {
-        Self {
-            nproc_per_node: Nproc::Auto,
-            workers_min: 0,
-            policy: Recovery::Reform,
-            spares: 0,
-            evict_stragglers: false,
-            max_restarts: 3,
-            hang_timeout_s: 600.0,
-            grace_s: 30.0,
-            device: Device::Auto,
-            collectives: Collectives::Auto,
-        }
-    }
 }
 
 #[cfg(test)]

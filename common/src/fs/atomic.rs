@@ -16,7 +16,6 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     write_on(&Disk, path, bytes)
 }
 
-/// `write` on another storage.
 pub fn write_on(storage: &dyn Storage, path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     write_parts_on(storage, path, &[bytes])
 }
@@ -28,19 +27,13 @@ pub fn write_parts(path: &Path, parts: &[&[u8]]) -> Result<(), FileError> {
 
 fn write_parts_on(storage: &dyn Storage, path: &Path, parts: &[&[u8]]) -> Result<(), FileError> {
     let beside = temporary(path);
-    let result = write_beside(storage, &beside, parts).and_then(|()| storage.rename(&beside, path));
+    let result = storage.write(&beside, parts).and_then(|()| storage.rename(&beside, path));
     if let Err(error) = result {
         // The error that is told is the first one; the leftover is harmless and named so that nobody reads it.
         let _ = std::fs::remove_file(&beside);
         return Err(error);
     }
     storage.sync_dir(parent(path))
-}
-
-fn write_beside(storage: &dyn Storage, beside: &Path, parts: &[&[u8]]) -> Result<(), FileError> {
-    let file = storage.create(beside)?;
-    file.write_at(0, parts)?;
-    file.sync()
 }
 
 /// Replaces `path` by `bytes` without waiting for the disk: whoever looks sees the old file or the whole new one, but a power failure may
@@ -71,7 +64,6 @@ pub fn make_dir(path: &Path) -> Result<(), FileError> {
     make_dir_on(&Disk, path)
 }
 
-/// `make_dir` on another storage.
 pub fn make_dir_on(storage: &dyn Storage, path: &Path) -> Result<(), FileError> {
     let made: Vec<&Path> = path.ancestors().skip(1).take_while(|above| !storage.exists(above)).collect();
     storage.create_dir(path)?;
@@ -84,7 +76,6 @@ pub fn place_dir(beside: &Path, path: &Path) -> Result<(), FileError> {
     place_dir_on(&Disk, beside, path)
 }
 
-/// `place_dir` on another storage.
 pub fn place_dir_on(storage: &dyn Storage, beside: &Path, path: &Path) -> Result<(), FileError> {
     storage.sync_dir(beside)?;
     if !storage.exists(path) {

@@ -15,7 +15,6 @@ pub fn of_file(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<(u64, Strin
     Ok((bytes, hasher.finalize().to_hex().to_string()))
 }
 
-/// CRC-32 of a file, as `of_file`.
 pub fn crc32_of_file(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<u32, FileError> {
     let mut hasher = crc32fast::Hasher::new();
     blocks(path, progress, &mut |block| hasher.update(block))?;

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 pub enum DisplaceError {
     #[error(transparent)]
     File(#[from] FileError),
-    /// A directory in the place of a file, or the other way round.
     #[error("{} is a {found}, expected a {expected} to replace; choose another name", path.display())]
     Kind {
         path: PathBuf,
@@ -16,21 +15,14 @@ pub enum DisplaceError {
         found: &'static str,
         expected: &'static str,
     },
-    /// A directory with something else in it.
     #[error(
         "{} is no part of what would replace its directory, and would be lost with it; choose another name, or remove the directory",
         path.display()
     )]
-    Foreign {
-        /// The first entry that is.
-        path: PathBuf,
-    },
+    Foreign { path: PathBuf },
 }
 
 /// Refuses to replace a file by a directory, and a directory in which something is that `is_part` does not know by its name.
-///
-/// # Errors
-/// What is in the way.
 pub fn by_directory(path: &Path, is_part: &dyn Fn(&str) -> bool) -> Result<(), DisplaceError> {
     if !path.exists() {
         return Ok(());
@@ -48,9 +40,6 @@ pub fn by_directory(path: &Path, is_part: &dyn Fn(&str) -> bool) -> Result<(), D
 }
 
 /// Refuses to replace a directory by a file.
-///
-/// # Errors
-/// The directory.
 pub fn by_file(path: &Path) -> Result<(), DisplaceError> {
     if path.is_dir() {
         return Err(DisplaceError::Kind { path: path.to_owned(), found: "directory", expected: "file" });

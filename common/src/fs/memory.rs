@@ -9,7 +9,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where control groups are.
 const GROUPS: &str = "/sys/fs/cgroup";
 
 /// Names under which a version of control groups tells of memory, in bytes.
@@ -39,9 +38,6 @@ pub fn available_bytes() -> Option<u64> {
 
 /// Lets this process, and those that it starts, have no more memory than this, each, from now on and for good: what is asked for beyond it
 /// is refused. What was asked for and not touched counts; files that are mapped to be read do not.
-///
-/// # Errors
-/// What the system says.
 pub fn limit(bytes: u64) -> io::Result<()> {
     let (_, most) = getrlimit(Resource::RLIMIT_DATA)?;
     let bytes = bytes.min(most);

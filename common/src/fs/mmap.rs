@@ -1,10 +1,10 @@
-//! Mapped files: read-only slices, writable slices of a file being made, and shared pages of atomics.
+//! Mapped files: read-only slices, shared parts of memory files, and shared pages of atomics.
 //!
 //! **Invariant:** the only `unsafe` of this crate. A mapped file that is being read must not be truncated by anyone: our
 //! formats never change a finished file in place, they replace it under a new name.
 
 use super::{FileError, regular};
-use memmap2::{Advice, Mmap, MmapMut, MmapOptions, MmapRaw};
+use memmap2::{Mmap, MmapMut, MmapOptions, MmapRaw};
 use std::{
     fs::File,
     io,
@@ -31,7 +31,6 @@ pub struct ReadMap {
 }
 
 impl ReadMap {
-    /// Maps the whole file.
     pub fn open(path: &Path) -> Result<Self, FileError> {
         let file = regular::open(path)?;
         // SAFETY: the map is read-only and private to this value; finished files are never changed in place (see above).
@@ -46,59 +45,6 @@ impl ReadMap {
     /// `count` numbers from byte `offset` on; `None` when they do not fit or the offset is not aligned.
     pub fn numbers<T: Plain>(&self, offset: usize, count: usize) -> Option<&[T]> {
         numbers(&self.map, offset, count)
-    }
-
-    /// Tells the kernel that reading will be in random order (no read-ahead) or in sequence. Advice only.
-    pub fn expect_random(&self, random: bool) {
-        let _ = self.map.advise(if random { Advice::Random } else { Advice::Sequential });
-    }
-}
-
-/// A file of fixed length mapped for writing by one owner.
-#[derive(Debug)]
-pub struct WriteMap {
-    map: MmapMut,
-    file: File,
-}
-
-impl WriteMap {
-    /// Makes the file with the given length (all zero) and maps it. The space is taken on disk at once, so that a full
-    /// disk is an error here and not a signal later.
-    pub fn create(path: &Path, bytes: u64) -> Result<Self, FileError> {
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(path)
-            .map_err(FileError::of("create", path))?;
-        file.set_len(bytes).map_err(FileError::of("extend", path))?;
-        if bytes > 0 {
-            let length = i64::try_from(bytes).map_err(|_| too_large(path))?;
-            nix::fcntl::posix_fallocate(&file, 0, length)
-                .map_err(|errno| FileError::of("take the space of", path)(io::Error::from(errno)))?;
-        }
-        // SAFETY: the file was just made by us and nobody else maps it until it is renamed to its final place.
-        let map = unsafe { MmapMut::map_mut(&file) }.map_err(FileError::of("map", path))?;
-        Ok(Self { map, file })
-    }
-
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.map
-    }
-
-    /// `count` numbers from byte `offset` on; `None` when they do not fit or the offset is not aligned.
-    pub fn numbers_mut<T: Plain>(&mut self, offset: usize, count: usize) -> Option<&mut [T]> {
-        check::<T>(&self.map, offset, count)?;
-        let start = self.map[offset..].as_mut_ptr().cast::<T>();
-        // SAFETY: `check` proved that the range lies in the map and is aligned; `T` is plain; the borrow is exclusive.
-        Some(unsafe { std::slice::from_raw_parts_mut(start, count) })
-    }
-
-    /// Makes the contents durable.
-    pub fn sync(&self, path: &Path) -> Result<(), FileError> {
-        self.map.flush().map_err(FileError::of("flush", path))?;
-        self.file.sync_all().map_err(FileError::of("sync", path))
     }
 }
 
@@ -170,7 +116,6 @@ impl SharedPart {
         &self.map
     }
 
-    /// All bytes, to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.map
     }
@@ -184,7 +129,6 @@ pub fn numbers<T: Plain>(bytes: &[u8], offset: usize, count: usize) -> Option<&[
     Some(unsafe { std::slice::from_raw_parts(start, count) })
 }
 
-/// Numbers as the bytes they are in memory.
 pub fn bytes_of<T: Plain>(numbers: &[T]) -> &[u8] {
     // SAFETY: plain numbers have no padding and any alignment is enough for bytes; the length is the slice's own size.
     unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), std::mem::size_of_val(numbers)) }
@@ -197,10 +141,6 @@ fn check<T>(bytes: &[u8], offset: usize, count: usize) -> Option<()> {
     (end <= bytes.len() && aligned).then_some(())
 }
 
-fn too_large(path: &Path) -> FileError {
-    FileError::of("extend", path)(io::Error::from(io::ErrorKind::FileTooLarge))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,12 +150,10 @@ mod tests {
     fn numbers_come_back_and_bounds_hold() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
-        let mut map = WriteMap::create(&path, 72).unwrap();
-        map.numbers_mut::<f32>(64, 2).unwrap().copy_from_slice(&[1.5, -2.0]);
-        assert!(map.numbers_mut::<f32>(64, 3).is_none());
-        map.sync(&path).unwrap();
+        std::fs::write(&path, [&[0; 64], bytes_of(&[1.5f32, -2.0])].concat()).unwrap();
         let map = ReadMap::open(&path).unwrap();
         assert_eq!(map.numbers::<f32>(64, 2).unwrap(), [1.5, -2.0]);
+        assert!(map.numbers::<f32>(64, 3).is_none(), "too many");
         assert!(map.numbers::<f32>(65, 1).is_none(), "not aligned");
         assert!(map.numbers::<f32>(64, usize::MAX).is_none());
         assert_eq!(map.bytes().len(), 72);

@@ -18,9 +18,6 @@ const LOCK_TEMPORARY: &str = ".lock.tmp-";
 const SWEPT_MAX: u32 = 10;
 
 /// A new directory, as `make` makes it, and its lock.
-///
-/// # Errors
-/// What `make` or the system says.
 pub fn create(make: impl Fn() -> Result<PathBuf, FileError>) -> Result<(PathBuf, File), FileError> {
     let mut dir = make()?;
     for _ in 0..SWEPT_MAX {
@@ -34,9 +31,6 @@ pub fn create(make: impl Fn() -> Result<PathBuf, FileError>) -> Result<(PathBuf,
 
 /// The lock of a directory, made where there is none; `None` while somebody else has it, or when the directory has gone or got its name
 /// meanwhile.
-///
-/// # Errors
-/// What the system says.
 pub fn take(dir: &Path) -> Result<Option<File>, FileError> {
     let path = dir.join(LOCK);
     let gone = |error: &io::Error| error.kind() == ErrorKind::NotFound;

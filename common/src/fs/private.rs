@@ -18,9 +18,6 @@ pub fn own_dir(path: &Path) -> Result<(), FileError> {
 }
 
 /// Says whether a directory can be trusted: it is this user's, no link, and nobody else may write to it.
-///
-/// # Errors
-/// Where it is not so.
 pub fn check(path: &Path) -> Result<(), FileError> {
     let found = fs::symlink_metadata(path).map_err(FileError::of("look at", path))?;
     let what = if !found.is_dir() {
@@ -41,9 +38,6 @@ pub fn check(path: &Path) -> Result<(), FileError> {
 
 /// Makes a directory that only this user can enter. One of this user's that is there is closed to others; another user's is left as it
 /// is.
-///
-/// # Errors
-/// What the system says.
 pub fn close_dir(path: &Path) -> Result<(), FileError> {
     atomic::make_dir(atomic::parent(path))?;
     make(path)?;

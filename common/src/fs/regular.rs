@@ -36,9 +36,6 @@ pub fn is_descriptor(path: &Path) -> bool {
 }
 
 /// Refuses what is no regular file.
-///
-/// # Errors
-/// It is none, or cannot be looked at.
 pub fn check(path: &Path) -> Result<(), FileError> {
     let kind = fs::metadata(path).map_err(FileError::of("read", path))?.file_type();
     refuse(kind).map_err(FileError::of("read", path))
@@ -50,9 +47,6 @@ fn refuse(kind: FileType) -> io::Result<()> {
 }
 
 /// Opens a regular file.
-///
-/// # Errors
-/// It is none, or cannot be opened.
 pub fn open(path: &Path) -> Result<File, FileError> {
     check(path)?;
     // What was a file a moment ago may be a pipe now.

@@ -31,7 +31,6 @@ pub struct RelPath(String);
     "the path {shown:?} {what}; expected names separated by single slashes, inside the directory of the file that lists it"
 )]
 pub struct PathError {
-    /// The beginning of the text.
     pub shown: String,
     pub what: &'static str,
 }
@@ -80,9 +79,6 @@ impl RelPath {
     }
 
     /// [`RelPath::locate`] where links may also lead into the directories `also`.
-    ///
-    /// # Errors
-    /// As there.
     pub fn locate_within(&self, dir: &Path, also: &[PathBuf]) -> Result<PathBuf, FileError> {
         let path = self.below(dir);
         let mut at = dir.to_path_buf();

@@ -9,19 +9,16 @@ use std::{
 /// Why there is no room, or why it is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum SpaceError {
-    /// Fewer bytes are free than the write needs.
     #[error(
         "{} has {} free, {} are needed; free some space or choose another directory",
         path.display(), readable(*free_bytes), readable(*needed_bytes)
     )]
     TooLittle {
-        /// Directory to be written.
         path: PathBuf,
         /// Bytes that an unprivileged process may still use.
         free_bytes: u64,
         needed_bytes: u64,
     },
-    /// The file system could not be asked.
     #[error(transparent)]
     File(#[from] FileError),
 }

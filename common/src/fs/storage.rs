@@ -14,6 +14,12 @@ pub trait Storage {
     fn create_sized(&self, path: &Path, _bytes: u64) -> Result<Box<dyn StorageFile>, FileError> {
         self.create(path)
     }
+    /// Makes a file of these parts, one after the other, and makes its bytes durable.
+    fn write(&self, path: &Path, parts: &[&[u8]]) -> Result<(), FileError> {
+        let file = self.create(path)?;
+        file.write_at(0, parts)?;
+        file.sync()
+    }
     /// Makes a directory and its missing parents. One that is there is no error.
     fn create_dir(&self, path: &Path) -> Result<(), FileError>;
     /// Gives a file or directory another name; a file that has the name is replaced in one step.
@@ -24,7 +30,6 @@ pub trait Storage {
     fn sync_dir(&self, path: &Path) -> Result<(), FileError>;
     /// Removes a directory with everything in it.
     fn remove_dir(&self, path: &Path) -> Result<(), FileError>;
-    /// Length of a file in bytes.
     fn len(&self, path: &Path) -> Result<u64, FileError>;
     /// Whether the name is taken.
     fn exists(&self, path: &Path) -> bool;

@@ -59,7 +59,6 @@ fn places<'a>(shape: &'a [usize], strides: &'a [usize]) -> impl Iterator<Item = 
     })
 }
 
-/// The known elements of a value.
 pub fn known(value: &GraphValue) -> Option<Array> {
     let data = value.data.as_ref()?;
     let shape: Vec<usize> = value.shape.iter().map(|dim| dim.of(1) as usize).collect();

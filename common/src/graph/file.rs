@@ -28,16 +28,12 @@ const LENGTH_BYTES: usize = 8;
 pub enum GraphFileError {
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
-    /// A file that could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// Not the JSON of a graph.
     #[error("{path}: {source}")]
     Json { path: PathBuf, source: serde_json::Error },
-    /// Not the tensors of a graph.
     #[error("{path}: {source}")]
     Tensors { path: PathBuf, source: safetensors::SafeTensorError },
-    /// The content is inconsistent.
     #[error("{path}: {source}")]
     Graph { path: PathBuf, source: GraphError },
 }
@@ -73,9 +69,6 @@ const fn dtype(of: DType) -> Dtype {
 }
 
 /// Writes a graph into a directory that is there.
-///
-/// # Errors
-/// What the system says.
 pub fn write(graph: &Graph, dir: &Path) -> Result<(), GraphFileError> {
     let mut tensors = BTreeMap::new();
     for (_, value) in graph.values() {
@@ -121,9 +114,6 @@ pub fn digest(graph: &Graph) -> String {
 }
 
 /// Reads a graph and checks it whole.
-///
-/// # Errors
-/// What the system says, or what is wrong with the files.
 pub fn read(dir: &Path) -> Result<Graph, GraphFileError> {
     let path = dir.join(STRUCTURE);
     let tensors = dir.join(TENSORS);

@@ -4,20 +4,10 @@ use super::{Binary, DType, Dim, GraphValue, Op, shape_text};
 
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum GraphError {
-    /// Operands that an operation does not take.
     #[error("{place}: {op} of {operands}: expected {expected}")]
-    Operands {
-        /// Place in the model.
-        place: String,
-        op: &'static str,
-        /// Element types and shapes.
-        operands: String,
-        expected: &'static str,
-    },
-    /// A tensor with other than its elements.
+    Operands { place: String, op: &'static str, operands: String, expected: &'static str },
     #[error("tensor {name} has {found} bytes, expected {expected}")]
     Bytes { name: String, found: usize, expected: usize },
-    /// A file that says what cannot be.
     #[error("the graph's {what} {found}: expected {expected}")]
     Structure { what: &'static str, found: String, expected: &'static str },
 }
@@ -27,7 +17,6 @@ pub enum GraphError {
 pub struct Expected(pub &'static str);
 
 impl Expected {
-    /// As an error of a node.
     pub fn at(self, op: &Op, ins: &[&GraphValue], place: &str) -> GraphError {
         let operands: Vec<String> =
             ins.iter().map(|v| format!("{} {}", v.dtype.name(), shape_text(&v.shape))).collect();

@@ -71,7 +71,6 @@ impl DType {
 #[serde(transparent)]
 pub struct Id(pub usize);
 
-/// Role of a known tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Known {
@@ -111,7 +110,6 @@ pub struct Node {
     pub place: String,
 }
 
-/// A function of a batch.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Graph {
     values: Vec<GraphValue>,
@@ -133,7 +131,6 @@ impl Graph {
         &self.values[id.0]
     }
 
-    /// All values, by id.
     pub fn values(&self) -> impl Iterator<Item = (Id, &GraphValue)> {
         self.values.iter().enumerate().map(|(i, value)| (Id(i), value))
     }
@@ -190,9 +187,6 @@ impl Graph {
     }
 
     /// A constant tensor of f32.
-    ///
-    /// # Errors
-    /// As [`Graph::known`].
     pub fn floats(&mut self, shape: &[u64], values: &[f32]) -> Result<Id, GraphError> {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let name = self.fresh();
@@ -200,9 +194,6 @@ impl Graph {
     }
 
     /// A constant tensor of i64.
-    ///
-    /// # Errors
-    /// As [`Graph::known`].
     pub fn integers(&mut self, shape: &[u64], values: &[i64]) -> Result<Id, GraphError> {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let name = self.fresh();
@@ -210,18 +201,12 @@ impl Graph {
     }
 
     /// A constant tensor of truth values, 0 or 1 each.
-    ///
-    /// # Errors
-    /// As [`Graph::known`].
     pub fn truths(&mut self, shape: &[u64], values: Vec<u8>) -> Result<Id, GraphError> {
         let name = self.fresh();
         self.known(&name, DType::Bool, shape, Known::Constant, values)
     }
 
     /// A node; its result.
-    ///
-    /// # Errors
-    /// When the operands are not what the operation takes.
     pub fn node(&mut self, op: Op, ins: &[Id], place: &str) -> Result<Id, GraphError> {
         let operands: Vec<&GraphValue> = ins.iter().map(|id| &self.values[id.0]).collect();
         let (dtype, shape) = infer::infer(&op, &operands).map_err(|what| what.at(&op, &operands, place))?;

@@ -66,6 +66,7 @@ pub enum Fold {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
+    /// Of a float.
     Unary(Unary),
     /// Of two floats of one kind, or two integers of one kind.
     Binary(Binary),
@@ -78,9 +79,7 @@ pub enum Op {
     /// condition, a, b: a where the condition is true, else b, whatever the other holds; all three broadcast.
     Where,
     /// Another element type; a float becomes the integer towards zero, a truth value 0 or 1.
-    Cast {
-        to: DType,
-    },
+    Cast { to: DType },
     /// (…, M, K) × (…, K, N); leading axes broadcast.
     MatMul,
     /// x (…, in), weight (out, in), and bias (out) if there are three → (…, out).
@@ -100,32 +99,20 @@ pub enum Op {
         keep: bool,
     },
     /// Reshape: the elements stay, row-major.
-    Reshape {
-        shape: Vec<Dim>,
-    },
+    Reshape { shape: Vec<Dim> },
     /// Axis i of the result is axis `axes[i]` of the operand.
     Permute {
         /// All axes, each once.
         axes: Vec<usize>,
     },
     /// Repeated along axes of size 1, and along new ones in front.
-    Expand {
-        shape: Vec<Dim>,
-    },
+    Expand { shape: Vec<Dim> },
     /// `len` positions along an axis, which is not the batch.
-    Slice {
-        axis: usize,
-        start: u64,
-        len: u64,
-    },
+    Slice { axis: usize, start: u64, len: u64 },
     /// Operands behind each other along an axis, which is not the batch.
-    Concat {
-        axis: usize,
-    },
+    Concat { axis: usize },
     /// data, index (i64): the positions `index` of an axis of data, in whose place the index's axes stand.
-    Gather {
-        axis: usize,
-    },
+    Gather { axis: usize },
 }
 
 impl Op {

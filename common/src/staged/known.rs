@@ -33,11 +33,9 @@ impl From<&Metadata> for FileIdentity {
 /// A file whose contents were hashed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownSource {
-    /// The file as it was.
     pub identity: FileIdentity,
     /// Digest of its contents, hex.
     pub digest: String,
 }
 
-/// Contents of `.sources.json`.
 pub type KnownSources = BTreeMap<PathBuf, KnownSource>;

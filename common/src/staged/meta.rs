@@ -200,14 +200,12 @@ pub struct CleaningReport {
     pub warnings: Vec<String>,
 }
 
-/// Counts for one source column.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ColumnReport {
     /// Cells that hold a missing token.
     pub missing: u64,
     /// Cells that hold inf or nan as a number.
     pub non_finite: u64,
-    /// Cells outside the declared range.
     pub out_of_range: u64,
     /// Integers beyond the rows of their index, which count as the nearest.
     #[serde(default)]

@@ -22,21 +22,13 @@ pub enum NpyElement {
     F64,
     F32,
     F16,
-    /// Signed 64-bit.
     I64,
-    /// Signed 32-bit.
     I32,
-    /// Signed 16-bit.
     I16,
-    /// Signed 8-bit.
     I8,
-    /// Unsigned 64-bit.
     U64,
-    /// Unsigned 32-bit.
     U32,
-    /// Unsigned 16-bit.
     U16,
-    /// Unsigned 8-bit.
     U8,
     /// One byte, 0 or 1.
     Bool,
@@ -83,48 +75,27 @@ pub struct Header {
     pub element: NpyElement,
     /// Shape; empty for a scalar.
     pub shape: Vec<u64>,
-    /// Byte at which the data begin.
     pub data_offset: usize,
 }
 
 /// Why a header cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum NpyError {
-    /// Not a NumPy file.
     #[error("does not begin with NumPy's magic bytes; expected an .npy file")]
     Magic,
-    /// An unknown version of the format.
     #[error("format version {major}.{minor}, expected 1.0, 2.0 or 3.0")]
     Version { major: u8, minor: u8 },
     /// The file ends inside the header, or the header is longer than `HEADER_BYTES_MAX`.
     #[error("header of {bytes} bytes does not fit; expected at most {HEADER_BYTES_MAX} bytes and a whole file")]
-    Length {
-        /// Bytes the header claims.
-        bytes: usize,
-    },
-    /// The dictionary is not the three keys it must be.
+    Length { bytes: usize },
     #[error("header {found:?} lacks {key}; expected descr, fortran_order and shape")]
-    Dict {
-        /// Key that was looked for.
-        key: &'static str,
-        /// Beginning of the header's text.
-        found: String,
-    },
-    /// An element type that is not read.
+    Dict { key: &'static str, found: String },
     #[error("element type {found:?}; expected little-endian numbers: save it with .astype('<f4')")]
-    NpyElement {
-        /// Text of the header.
-        found: String,
-    },
-    /// Column-major arrays are not read.
+    NpyElement { found: String },
     #[error("the array is in Fortran order; expected C order: save numpy.ascontiguousarray(a)")]
     FortranOrder,
-    /// More axes or elements than can be.
     #[error("shape {found} cannot be; expected at most {AXES_MAX} axes and a product below 2^63")]
-    Shape {
-        /// Text of the shape.
-        found: String,
-    },
+    Shape { found: String },
 }
 
 impl Header {
@@ -133,7 +104,6 @@ impl Header {
         self.shape.iter().product()
     }
 
-    /// Bytes of the data.
     pub fn data_bytes(&self) -> u64 {
         self.count() * self.element.bytes() as u64
     }

@@ -2,7 +2,7 @@
 
 use super::{
     ArrayName, META, StagedError, StagedMeta, Sums, VERSION,
-    npy::{Header, NpyElement, NpyError},
+    npy::{Header, NpyElement},
 };
 use crate::fs::{
     mmap::{Plain, ReadMap},
@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 /// Largest metadata; names of samples and categories make most of them.
 const META_BYTES_MAX: u64 = 1 << 30;
 
-/// Hexadecimal digits of a digest.
 const DIGEST_CHARS: usize = 64;
 
 /// Use of a sample; the numbers of split.npy.
@@ -62,12 +61,7 @@ impl NpyMap {
         let header = Header::parse(map.bytes()).map_err(wrong)?;
         let expected = header.data_offset as u64 + header.data_bytes();
         if map.bytes().len() as u64 != expected {
-            return Err(StagedError::Mismatch {
-                path: path.to_path_buf(),
-                what: "length in bytes",
-                found: map.bytes().len().to_string(),
-                expected: expected.to_string(),
-            });
+            return Err(StagedError::mismatch(path, "length in bytes", map.bytes().len(), expected));
         }
         Ok(Self { map, header, path: path.to_path_buf() })
     }
@@ -79,12 +73,9 @@ impl NpyMap {
         if found == (element, count) {
             return Ok(map);
         }
-        Err(StagedError::Mismatch {
-            path: path.to_owned(),
-            what: "element type and number of elements",
-            found: format!("{} × {}", found.0.descr(), found.1),
-            expected: format!("{} × {count}", element.descr()),
-        })
+        let found = format!("{} × {}", found.0.descr(), found.1);
+        let expected = format!("{} × {count}", element.descr());
+        Err(StagedError::mismatch(path, "element type and number of elements", found, expected))
     }
 
     pub fn header(&self) -> &Header {
@@ -96,7 +87,6 @@ impl NpyMap {
         self.map.numbers(self.header.data_offset, usize::try_from(self.header.count()).ok()?)
     }
 
-    /// All bytes of the data.
     pub fn data(&self) -> &[u8] {
         &self.map.bytes()[self.header.data_offset..]
     }
@@ -166,7 +156,6 @@ impl Staged {
         &self.dir
     }
 
-    /// Properties of the arrays.
     pub fn meta(&self) -> &StagedMeta {
         &self.meta
     }
@@ -254,22 +243,18 @@ fn open_array(dir: &Path, name: ArrayName, rows: u64, inner: &[u64]) -> Result<N
     let array = NpyMap::open(&dir.join(name.file()))?;
     let mut shape = vec![rows];
     shape.extend_from_slice(inner);
-    let mismatch = |what, found: String, expected: String| {
-        Err(StagedError::Mismatch { path: array.path.clone(), what, found, expected })
-    };
-    let header = array.header();
-    if header.element != name.element() {
-        return mismatch("element type", header.element.descr().into(), name.element().descr().into());
+    let Header { element, shape: found, data_offset } = array.header();
+    if *element != name.element() {
+        return Err(StagedError::mismatch(&array.path, "element type", element.descr(), name.element().descr()));
     }
-    if header.shape != shape {
-        return mismatch("shape", format!("{:?}", header.shape), format!("{shape:?}"));
+    if *found != shape {
+        return Err(StagedError::mismatch(&array.path, "shape", format!("{found:?}"), format!("{shape:?}")));
     }
-    if !header.data_offset.is_multiple_of(super::npy::ALIGN_BYTES) {
-        return mismatch("data offset", header.data_offset.to_string(), "a multiple of 64".into());
+    if !data_offset.is_multiple_of(super::npy::ALIGN_BYTES) {
+        return Err(StagedError::mismatch(&array.path, "data offset", data_offset, "a multiple of 64"));
     }
-    if usize::try_from(header.count()).is_err() {
-        let kind = NpyError::Shape { found: format!("{shape:?}") };
-        return Err(StagedError::Npy { path: array.path.clone(), kind });
+    if usize::try_from(array.header().count()).is_err() {
+        return Err(StagedError::shape(&array.path, &shape));
     }
     Ok(array)
 }
@@ -310,7 +295,7 @@ fn check_meta(dir: &Path, meta: &StagedMeta) -> Result<(), StagedError> {
     ];
     for (what, holds, found, expected) in facts {
         if !holds {
-            return Err(StagedError::Mismatch { path: dir.join(META), what, found, expected });
+            return Err(StagedError::mismatch(&dir.join(META), what, found, expected));
         }
     }
     Ok(())
@@ -323,12 +308,10 @@ fn check_split(dir: &Path, meta: &StagedMeta, split: &[u8]) -> Result<(), Staged
     if counts[..3] == meta.split_rows && strange == 0 {
         return Ok(());
     }
-    Err(StagedError::Mismatch {
-        path: dir.join(ArrayName::Split.file()),
-        what: "number of train, val, test and other codes",
-        found: format!("{:?} and {strange}", &counts[..3]),
-        expected: format!("{:?} and 0", meta.split_rows),
-    })
+    let path = dir.join(ArrayName::Split.file());
+    let found = format!("{:?} and {strange}", &counts[..3]);
+    let expected = format!("{:?} and 0", meta.split_rows);
+    Err(StagedError::mismatch(&path, "number of train, val, test and other codes", found, expected))
 }
 
 #[cfg(test)]

@@ -25,7 +25,6 @@ impl Moments {
         self.n
     }
 
-    /// Takes one finite value in.
     pub fn push(&mut self, value: f64) {
         self.n += 1;
         let delta = value - self.mean;

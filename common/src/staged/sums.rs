@@ -23,14 +23,12 @@ const SAMPLED: u64 = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Sums {
-    /// Bytes of a block.
     pub block_bytes: u64,
     pub files: BTreeMap<RelPath, FileSums>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileSums {
-    /// Length of the file.
     pub bytes: u64,
     /// CRC-32C of every block.
     pub crc32c: Vec<u32>,
@@ -71,7 +69,6 @@ impl Sums {
         }
     }
 
-    /// Bytes of all arrays.
     pub fn bytes(&self) -> u64 {
         self.files.values().map(|file| file.bytes).sum()
     }
@@ -115,23 +112,18 @@ impl Sums {
         let Some(sums) = self.files.get(name) else { return Ok(()) };
         let file = regular::open(&path)?;
         let length = file.metadata().map_err(FileError::of("look at", &path))?.len();
-        let wrong =
-            |what, found: String, expected: String| StagedError::Mismatch { path: path.clone(), what, found, expected };
         if length != sums.bytes {
-            return Err(wrong("length in bytes", length.to_string(), sums.bytes.to_string()));
+            return Err(StagedError::mismatch(&path, "length in bytes", length, sums.bytes));
         }
-        if self.block_bytes == 0 || sums.crc32c.len() as u64 != length.div_ceil(self.block_bytes) {
-            let found = sums.crc32c.len();
-            let expected = "one for each block";
-            return Err(wrong("number of checksums", found.to_string(), expected.into()));
+        let count = sums.crc32c.len();
+        if self.block_bytes == 0 || count as u64 != length.div_ceil(self.block_bytes) {
+            return Err(StagedError::mismatch(&path, "number of checksums", count, "one for each block"));
         }
         for &block in which {
             let found = block_of(&file, &path, block, self.block_bytes, length, progress)?;
             if found != sums.crc32c[usize::try_from(block).unwrap_or(usize::MAX)] {
-                let at = block * self.block_bytes;
-                let found = format!("other than written behind byte {at}");
-                let expected = "as it was staged".to_owned();
-                return Err(wrong("content", found, expected));
+                let found = format!("other than written behind byte {}", block * self.block_bytes);
+                return Err(StagedError::mismatch(&path, "content", found, "as it was staged"));
             }
         }
         Ok(())
@@ -141,12 +133,9 @@ impl Sums {
 fn sealed(error: SealError) -> StagedError {
     match error {
         SealError::File(error) => error.into(),
-        SealError::Damaged { path, what } => StagedError::Mismatch {
-            path,
-            what: "the list of checksums",
-            found: what.into(),
-            expected: "as it was written".into(),
-        },
+        SealError::Damaged { path, what } => {
+            StagedError::mismatch(&path, "the list of checksums", what, "as it was written")
+        }
         SealError::Json { path, source } => StagedError::Meta { path, source },
     }
 }

@@ -39,7 +39,6 @@ pub struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
-    /// Of the words of `list`.
     pub fn new(list: &'a [String]) -> Self {
         let form = form(list);
         let mut exact = HashMap::new();

@@ -5,7 +5,7 @@
 
 use super::{
     ArrayName, META, Staged, StagedError, StagedMeta, Sums,
-    npy::{Header, NpyElement, NpyError},
+    npy::{Header, NpyElement},
     unfinished::{Journal, PROGRESS, ResumePoint, is_for_another},
 };
 use crate::fs::{
@@ -82,7 +82,6 @@ impl StagedWriter {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether marks are kept.
     pub fn is_kept(&self) -> bool {
         self.journal().is_some()
     }
@@ -245,10 +244,7 @@ impl ArrayWriter {
     /// Opens the file at `path`, `anew` without the rows it may have.
     fn open(path: &Path, element: NpyElement, inner: &[u64], anew: bool) -> Result<Self, StagedError> {
         let row = inner.iter().try_fold(element.bytes() as u64, |bytes, size| bytes.checked_mul(*size));
-        let row_bytes = row.ok_or_else(|| StagedError::Npy {
-            path: path.to_path_buf(),
-            kind: NpyError::Shape { found: format!("{inner:?}") },
-        })?;
+        let row_bytes = row.ok_or_else(|| StagedError::shape(path, inner))?;
         let file = File::options()
             .read(true)
             .write(true)
@@ -260,7 +256,6 @@ impl ArrayWriter {
         Ok(Self { file, path: path.to_path_buf(), element, inner: inner.to_vec(), row_bytes, data_offset })
     }
 
-    /// Bytes of one row.
     pub fn row_bytes(&self) -> u64 {
         self.row_bytes
     }
@@ -298,10 +293,8 @@ impl ArrayWriter {
         let mut shape = vec![rows];
         shape.extend_from_slice(&self.inner);
         let offset = usize::try_from(self.data_offset).unwrap_or(usize::MAX);
-        let header = Header::write(self.element, &shape, offset).ok_or_else(|| StagedError::Npy {
-            path: self.path.clone(),
-            kind: NpyError::Shape { found: format!("{shape:?}") },
-        })?;
+        let header = Header::write(self.element, &shape, offset);
+        let header = header.ok_or_else(|| StagedError::shape(&self.path, &shape))?;
         let bytes = self.data_offset + rows * self.row_bytes;
         self.file.set_len(bytes).map_err(FileError::of("extend", &self.path))?;
         self.file.write_all_at(&header, 0).map_err(FileError::of("write", &self.path))?;

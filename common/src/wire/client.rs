@@ -31,24 +31,19 @@ const READ_BYTES: usize = 64 << 10;
 /// Why the socket cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No broker listens there.
     #[error("cannot connect to the broker at {path}: {source}")]
     Connect { path: PathBuf, source: io::Error },
     /// The socket broke while writing, or the broker did not read for `SEND_WAIT_MAX`.
     #[error("cannot send to the broker: {0}")]
     Send(#[source] io::Error),
-    /// The socket broke while reading.
     #[error("cannot receive from the broker: {0}")]
     Receive(#[source] io::Error),
-    /// The broker closed the connection: the launcher ended.
     #[error("the broker closed the connection (the launcher ended)")]
     Closed,
-    /// Bytes that are not a message.
     #[error("the broker's bytes make no sense: {0}")]
     Frame(#[from] FrameError),
 }
 
-/// A connection to the broker.
 #[derive(Debug)]
 pub struct Client {
     sender: Sender,

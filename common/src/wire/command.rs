@@ -28,7 +28,6 @@ pub enum Request {
     Cut { node: String, seconds: u32 },
 }
 
-/// Answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {

@@ -23,7 +23,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of the page.
 pub const PAGE_BYTES: usize = 4096;
 
 /// First eight bytes, little-endian.
@@ -77,7 +76,6 @@ impl Phase {
     }
 }
 
-/// A mapping that is no control page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
     #[error("control page has {0} bytes, expected {PAGE_BYTES}")]

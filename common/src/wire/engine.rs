@@ -40,13 +40,10 @@ pub struct EngineSetup {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EngineQuestion {
-    /// File of the inputs.
     pub inputs: PathBuf,
-    /// File to write the outputs to.
     pub outputs: PathBuf,
 }
 
-/// Answer of the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EngineReply {

@@ -31,7 +31,6 @@ pub struct ExportJob {
     pub staged: Option<PathBuf>,
     /// Rows of the cases besides those with something wrong in them.
     pub rows: u64,
-    /// Directory of what is made.
     pub out: PathBuf,
     /// Whether the quantiles of the loss are answered too.
     pub quantiles: bool,
@@ -43,7 +42,6 @@ pub struct ExportJob {
     pub bounds: Vec<Bounds>,
 }
 
-/// Answer of the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExportReply {

@@ -4,8 +4,6 @@
 //! follower: it starts, signals and reaps the workers of its node, and forwards their messages. The leader sends orders, a follower
 //! sends reports. Add a variant at the end; bump [`super::node::PROTOCOL`] when one changes.
 
-#![expect(missing_docs, reason = "fields of the variants are told in the variant's own sentence")]
-
 use super::message::{Assignment, FromWorker, Standby, ToWorker};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
@@ -53,57 +51,29 @@ pub enum Report {
     /// Introduces the node in this membership of the rendezvous, with its live workers.
     Introduced(Box<NodeIntroduction>),
     /// The node cannot take part: one sentence.
-    Unfit {
-        reason: String,
-    },
+    Unfit { reason: String },
     /// A worker process was started.
-    Started {
-        worker: u32,
-        pid: u32,
-    },
-    NotStarted {
-        worker: u32,
-        error: String,
-    },
+    Started { worker: u32, pid: u32 },
+    /// A worker process could not be started.
+    NotStarted { worker: u32, error: String },
     /// A worker process ended.
-    Ended {
-        worker: u32,
-        exit: Box<WorkerExit>,
-    },
+    Ended { worker: u32, exit: Box<WorkerExit> },
     /// A worker introduced itself.
-    Joined {
-        worker: u32,
-    },
+    Joined { worker: u32 },
     /// A worker sent a message, in the round that it was in then.
-    Message {
-        worker: u32,
-        round: Option<u64>,
-        message: Box<FromWorker>,
-    },
+    Message { worker: u32, round: Option<u64>, message: Box<FromWorker> },
     /// A worker's connection ended; with an error when it broke the protocol.
-    Left {
-        worker: u32,
-        error: Option<String>,
-    },
+    Left { worker: u32, error: Option<String> },
     /// A connection was refused.
-    Refused {
-        error: String,
-    },
+    Refused { error: String },
     /// All messages that the worker sent before `Order::Sync` have been reported.
-    Synced {
-        worker: u32,
-    },
+    Synced { worker: u32 },
     /// Control pages that changed; empty when none did.
     StatusChanged(Vec<StatusSnapshot>),
     /// The node was asked to stop by this signal, for the second time or not.
-    Signalled {
-        signal: String,
-        second: bool,
-    },
+    Signalled { signal: String, second: bool },
     /// `Order::Snapshot` has arrived, with this number of requests.
-    SnapshotReceived {
-        requests: u64,
-    },
+    SnapshotReceived { requests: u64 },
 }
 
 impl Report {
@@ -165,9 +135,7 @@ pub struct RunSnapshot {
     pub requests: u64,
     /// Workers wanted by `enn resize`; `None`: as many as the nodes have room for.
     pub resized: Option<u32>,
-    /// The run is paused.
     pub paused: bool,
-    /// Hosts that the workers are to leave.
     pub leaving: Vec<String>,
     /// The run is to save and end, as after this signal. Nobody takes that back.
     pub stop: Option<String>,
@@ -187,13 +155,11 @@ pub enum WorkerRequest {
 /// Description of a node for the leader.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NodeIntroduction {
-    /// Membership of the rendezvous that this describes.
     pub membership: u64,
     pub host: String,
     /// Workers it runs when none is missing, and those it has room for.
     pub room: u32,
     pub room_max: u32,
-    /// Workers that live on it.
     pub workers: Vec<LiveWorker>,
     /// Last snapshot from the previous leader.
     pub snapshot: Option<RunSnapshot>,
@@ -204,17 +170,14 @@ pub struct NodeIntroduction {
 pub struct LiveWorker {
     pub worker: u32,
     pub pid: u32,
-    /// Index on its node.
     pub local_rank: u32,
     pub seat: Option<LiveSeat>,
     pub joined: bool,
     /// The worker has loaded all that it needs without a seat.
     pub warm: bool,
-    /// The worker has the training state.
     pub stateful: bool,
 }
 
-/// The seat of such a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveSeat {
     pub rank: u32,

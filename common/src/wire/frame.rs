@@ -21,10 +21,8 @@ pub enum FrameError {
     /// The message has no encoding, e.g. a path that is not UTF-8.
     #[error("message cannot be encoded: {0}")]
     Encode(#[source] bincode::error::EncodeError),
-    /// The payload is not the message expected.
     #[error("frame of {bytes} bytes is not a message of this protocol: {source}")]
     Decode { bytes: usize, source: bincode::error::DecodeError },
-    /// The payload holds a message and then something else.
     #[error("frame of {bytes} bytes has {rest} bytes after its message")]
     Trailing { bytes: usize, rest: usize },
 }

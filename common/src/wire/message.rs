@@ -1,7 +1,5 @@
 //! Messages. Requests are imperative, reports past tense. Add a variant at the end; bump `PROTOCOL` when one changes.
 
-#![expect(missing_docs, reason = "fields of the variants are told in the variant's own sentence")]
-
 use crate::{
     checkpoint::{layout::BoxOf, table::ShardTable},
     config::train::Precision,
@@ -133,7 +131,6 @@ pub struct Standby {
     pub world_size: u32,
     /// Host of the c10d store; empty where there is none.
     pub store_host: String,
-    /// Port of the c10d store.
     pub store_port: u16,
     pub threads: u32,
     pub run_dir: PathBuf,
@@ -145,15 +142,11 @@ pub struct Standby {
 pub struct Assignment {
     pub round: u64,
     pub rank: u32,
-    /// Workers in the round.
     pub world_size: u32,
     /// Index on this node, also the device index.
     pub local_rank: u32,
-    /// Workers on this node.
     pub local_world_size: u32,
-    /// Host of the c10d store.
     pub store_host: String,
-    /// Port of the c10d store.
     pub store_port: u16,
     /// "cpu" or "cuda".
     pub device: String,
@@ -166,7 +159,6 @@ pub struct Assignment {
     pub task: WorkerTask,
 }
 
-/// Task of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum WorkerTask {
     /// Train on `staged`, from `resume` when given (a committed checkpoint directory).

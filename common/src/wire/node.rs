@@ -6,8 +6,6 @@
 //! **Invariant:** before a node has proved that it knows the run's token, nothing of it but `Hello` and `Proof` is read,
 //! within `GREETING_BYTES_MAX`, and nothing of the run is told to it. The token itself is never sent.
 
-#![expect(missing_docs, reason = "fields of the variants are told in the variant's own sentence")]
-
 use crate::failure::Failure;
 use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};
@@ -32,35 +30,21 @@ pub struct NodeId(pub u64);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ToHost {
     /// First message, right behind `PREFIX`.
-    Hello {
-        protocol: u32,
-        nonce: [u8; PROOF_BYTES],
-    },
+    Hello { protocol: u32, nonce: [u8; PROOF_BYTES] },
     /// Answer to `Challenge`; zeros when the node has no token.
-    Proof {
-        proof: [u8; PROOF_BYTES],
-    },
+    Proof { proof: [u8; PROOF_BYTES] },
     /// Answer to `Welcome`: who the node is.
     Join(Box<NodeDescription>),
     /// No worker of the last round lives here any more; the node wants to be in the next.
     Ready,
-    Failed {
-        round: u64,
-        failure: Box<Failure>,
-    },
+    /// A worker of the node failed.
+    Failed { round: u64, failure: Box<Failure> },
     /// All workers of the node exited 0.
-    Finished {
-        round: u64,
-    },
+    Finished { round: u64 },
     /// The node was asked to stop.
-    Leave {
-        why: String,
-    },
+    Leave { why: String },
     /// The node lives; the last round it was told of, and how long ago a worker of it last made progress.
-    Alive {
-        round: Option<u64>,
-        idle: Duration,
-    },
+    Alive { round: Option<u64>, idle: Duration },
     /// The node heard nothing of the host for too long and looks for another one: it is not dead, but gone from here.
     Abandon,
     /// Message of the program that the nodes run together; the rendezvous does not read it.
@@ -71,48 +55,35 @@ pub enum ToHost {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum FromHost {
     /// Answer to `Hello`; `token` says whether a proof is wanted.
-    Challenge {
-        nonce: [u8; PROOF_BYTES],
-        token: bool,
-    },
+    Challenge { nonce: [u8; PROOF_BYTES], token: bool },
     /// The node's proof is right; here is the host's.
-    Welcome {
-        proof: [u8; PROOF_BYTES],
-    },
+    Welcome { proof: [u8; PROOF_BYTES] },
     /// The node may not take part.
-    Refused {
-        reason: String,
-    },
+    Refused { reason: String },
     /// Why no round begins yet, and the seconds left.
-    Waiting {
-        reason: String,
-    },
+    Waiting { reason: String },
     /// Members of the round that `Begin` is about to start; the same bytes for all.
     Roster(Box<Roster>),
     /// A round begins, with this rank for the node.
-    Begin {
-        node_rank: u32,
-    },
+    Begin { node_rank: u32 },
+    /// The round is over before its work was done.
     RoundEnded(RoundEnd),
+    /// The run is over for good.
     RunEnded(RunEnd),
+    /// The host lives.
     Alive,
     /// The host heard nothing of the node for too long and does not count it any more; the host is not dead.
-    Dismissed {
-        reason: String,
-    },
+    Dismissed { reason: String },
     /// As `ToHost::Message`.
     Message(Vec<u8>),
     /// The host leaves the run. The others go on without it: one of these takes over.
-    Left {
-        successors: Vec<Successor>,
-    },
+    Left { successors: Vec<Successor> },
 }
 
 /// A node as it introduces itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeDescription {
     pub node: NodeId,
-    /// Name of its host.
     pub host: String,
     pub local_world: u32,
     pub role: String,
@@ -129,7 +100,6 @@ pub struct NodeDescription {
 /// Settings that all nodes of a run share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// Name of the run.
     pub run_id: String,
     pub nodes_min: u32,
     pub nodes_max: u32,
@@ -147,30 +117,24 @@ pub struct Terms {
 pub struct StandbyEndpoint {
     /// Name or address; empty: the one its connection comes from.
     pub host: String,
-    /// Port it listens on.
     pub port: u16,
 }
 
 /// Round that a member reports to the successor of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastRound {
-    /// Number of the round.
     pub round: u64,
     pub node_rank: u32,
     /// Ranks of nodes it knows to be dead, not only silent.
     pub dead: Vec<u32>,
 }
 
-/// The nodes of a round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Roster {
     /// Number of the round, from 0.
     pub round: u64,
-    /// Restarts of the run so far.
     pub restarts: u32,
-    /// All nodes by rank.
     pub members: Members,
-    /// Rank of the node that hosts the rendezvous.
     pub host_rank: u32,
     /// Members that take over when the host dies, in this order; a bounded number.
     pub successors: Vec<Successor>,
@@ -183,7 +147,6 @@ pub struct Successor {
     pub at: StandbyEndpoint,
 }
 
-/// One node of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     pub host: String,
@@ -221,7 +184,6 @@ impl Members {
         self.hosts.len()
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.hosts.is_empty()
     }

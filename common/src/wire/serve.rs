@@ -30,7 +30,6 @@ pub struct ServeSetup {
     /// "cpu" or "cuda".
     pub device: String,
     pub threads: u32,
-    /// Precision of the encoder.
     pub precision: Precision,
     /// Directory of what is exchanged, which the worker removes when its input ends, however whoever asked has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,7 +61,6 @@ pub enum ServeQuestion {
     },
 }
 
-/// Answer of the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServeReply {
@@ -76,12 +74,7 @@ pub enum ServeReply {
     /// Something the user should know.
     Warned { message: String },
     /// The chunk is written.
-    Answered {
-        /// File of the predictions.
-        path: PathBuf,
-        /// Digest of the chunk.
-        blake3: String,
-    },
+    Answered { path: PathBuf, blake3: String },
     /// The answers to so many rows follow: f32, row-major, the user's units; then a byte for each row, `RowStatus`.
     #[serde(rename = "told")]
     Predicted {
@@ -103,9 +96,6 @@ pub enum ServeReply {
 }
 
 /// Writes a line and flushes.
-///
-/// # Errors
-/// What the system says.
 pub fn put<T: Serialize>(to: &mut impl Write, line: &T) -> io::Result<()> {
     let mut text = serde_json::to_vec(line)?;
     text.push(b'\n');
@@ -148,18 +138,12 @@ pub fn get_bytes(from: &mut impl Read, count: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Reads numbers that follow a line.
-///
-/// # Errors
-/// As [`get_bytes`].
 pub fn get_numbers(from: &mut impl Read, count: u64) -> io::Result<Vec<f32>> {
     let bytes = get_bytes(from, count.saturating_mul(4))?;
     Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
 }
 
 /// Writes what follows a line and flushes.
-///
-/// # Errors
-/// What the system says.
 pub fn put_numbers(to: &mut impl Write, numbers: &[f32], bytes: &[u8]) -> io::Result<()> {
     to.write_all(bytes_of(numbers))?;
     to.write_all(bytes)?;

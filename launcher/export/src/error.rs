@@ -10,17 +10,14 @@ use std::{
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place} in {precision}: {found}\nhint: export it in bf16, which holds numbers of any size, or in fp32")]
 pub struct Lost {
-    /// Requested precision.
     pub precision: Precision,
     /// Place in the model, or the weight's name.
     pub place: String,
     pub found: String,
 }
 
-/// Reasons for which an export failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// The format lacks an operation.
     #[error("{target}: no way to write {op} at {place}: {why}\nhint: {hint}")]
     Unsupported {
         target: &'static str,
@@ -35,7 +32,6 @@ pub enum ExportError {
     #[error("{target} in {precision}: {why}\nhint: {hint}")]
     Precision {
         target: &'static str,
-        /// Requested precision.
         precision: Precision,
         /// Missing feature.
         why: &'static str,
@@ -50,10 +46,8 @@ pub enum ExportError {
     /// A file could not be put in place whole.
     #[error(transparent)]
     Write(#[from] enn_common::fs::FileError),
-    /// The graph contradicts itself.
     #[error(transparent)]
     Graph(#[from] enn_common::graph::infer::GraphError),
-    /// A runtime or tool is not installed.
     #[error("{what} is not available: {why}\nhint: {hint}")]
     Unavailable {
         what: &'static str,
@@ -64,7 +58,6 @@ pub enum ExportError {
     /// The graph file cannot be read.
     #[error(transparent)]
     File(#[from] enn_common::graph::file::GraphFileError),
-    /// The artifact's answers differ from the model's.
     #[error(
         "{target}: it does not answer as the model does: {place}; the largest difference is {largest:.3e} of the spread, expected {tolerance:.0e}\nhint: --unverified publishes it nevertheless"
     )]
@@ -73,24 +66,16 @@ pub enum ExportError {
         place: String,
         /// Largest difference in spreads of the targets.
         largest: f64,
-        /// Largest allowed difference.
         tolerance: f64,
     },
     /// The source of the format could not be made.
     #[error("{target} is made from an artifact that could not be made: {why}")]
     NoSource { target: &'static str, why: String },
-    /// The runtime or tool did not answer in time.
     #[error(
         "{what} refused {path}: no answer within {} s\nhint: the machine may be too busy for it, or the model too large",
         time.as_secs()
     )]
-    Late {
-        what: &'static str,
-        path: PathBuf,
-        /// Time limit.
-        time: Duration,
-    },
-    /// The runtime or tool refused an artifact.
+    Late { what: &'static str, path: PathBuf, time: Duration },
     #[error("{what} refused {path}: {why}")]
     Refused {
         what: &'static str,
@@ -116,6 +101,22 @@ fn kept(log: Option<&Path>) -> String {
 }
 
 impl ExportError {
+    /// Builds the error for an operation `op` at `place` that the format `target` cannot express.
+    pub(crate) fn unsupported(target: &'static str, op: &str, place: &str, why: &str, hint: &str) -> Self {
+        let [op, place, why, hint] = [op, place, why, hint].map(str::to_owned);
+        Self::Unsupported { target, op, place, why, hint }
+    }
+
+    /// Builds the error for an artifact that the runtime or tool `what` refused.
+    pub fn refused(what: &'static str, path: &Path, why: impl Into<String>) -> Self {
+        Self::Refused { what, path: path.to_owned(), why: why.into() }
+    }
+
+    /// Wraps an error of the system; made to be used as `.map_err(ExportError::io(path))`.
+    pub fn io(path: &Path) -> impl Fn(std::io::Error) -> Self {
+        move |source| Self::Io { path: path.to_owned(), source }
+    }
+
     /// Moves the log of a failed tool from `from` to `to`, if there is one, and names it in the error.
     #[must_use]
     pub fn logged(mut self, from: &Path, to: &Path) -> Self {

@@ -19,12 +19,13 @@ pub mod onnx;
 pub mod ort;
 pub mod pass;
 pub mod precision;
-pub mod proto;
+mod proto;
 pub mod pt2;
 pub mod reference;
 pub mod runner;
 pub mod sample;
 pub mod savedmodel;
+mod spelling;
 pub mod target;
 pub mod verify;
 

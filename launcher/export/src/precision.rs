@@ -16,10 +16,8 @@ pub enum Precision {
     Bf16,
 }
 
-/// Change of a graph's precision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reduction {
-    /// The graph is unchanged.
     None,
     /// Weights are stored and products computed in this precision.
     Computed(Precision),
@@ -28,7 +26,6 @@ pub enum Reduction {
 }
 
 impl Precision {
-    /// Every precision.
     pub const ALL: [Self; 3] = [Self::Fp32, Self::Fp16, Self::Bf16];
 
     /// Returns the name on the command line.
@@ -40,7 +37,6 @@ impl Precision {
         }
     }
 
-    /// Returns the element type.
     pub const fn dtype(self) -> DType {
         match self {
             Self::Fp32 => DType::F32,

@@ -1,10 +1,10 @@
-//! Encoding of protocol buffers, the format of ONNX, TensorFlow and Core ML files (wire format of protobuf.dev/programming-guides/encoding).
+//! Encoding and decoding of protocol buffers, the format of ONNX, TensorFlow and Core ML files (wire format of protobuf.dev/programming-guides/encoding).
 //!
 //! **Invariant:** fields are written in the order of the calls, so that equal calls give equal bytes.
 
 /// A message under construction.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Message(Vec<u8>);
+pub(crate) struct Message(Vec<u8>);
 
 const VARINT: u64 = 0;
 const FIXED64: u64 = 1;
@@ -12,76 +12,64 @@ const LENGTH: u64 = 2;
 const FIXED32: u64 = 5;
 
 impl Message {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    pub fn into_bytes(self) -> Vec<u8> {
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
-    /// Returns the length so far in bytes.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Appends a uint32, uint64, bool or enum; also a zero, which plain proto3 would leave out.
-    pub fn uint(mut self, field: u32, value: u64) -> Self {
+    pub(crate) fn uint(mut self, field: u32, value: u64) -> Self {
         self.key(field, VARINT);
         varint(&mut self.0, value);
         self
     }
 
     /// Appends an int32 or int64.
-    pub fn int(self, field: u32, value: i64) -> Self {
+    pub(crate) fn int(self, field: u32, value: i64) -> Self {
         self.uint(field, value.cast_unsigned())
     }
 
-    pub fn float(mut self, field: u32, value: f32) -> Self {
+    pub(crate) fn float(mut self, field: u32, value: f32) -> Self {
         self.key(field, FIXED32);
         self.0.extend(value.to_le_bytes());
         self
     }
 
-    pub fn double(mut self, field: u32, value: f64) -> Self {
-        self.key(field, FIXED64);
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-
-    pub fn bytes(mut self, field: u32, value: &[u8]) -> Self {
+    pub(crate) fn bytes(mut self, field: u32, value: &[u8]) -> Self {
         self = self.opening(field, value.len() as u64);
         self.0.extend_from_slice(value);
         self
     }
 
-    pub fn text(self, field: u32, value: &str) -> Self {
+    pub(crate) fn text(self, field: u32, value: &str) -> Self {
         self.bytes(field, value.as_bytes())
     }
 
-    /// Appends a message.
-    pub fn message(self, field: u32, value: &Self) -> Self {
+    pub(crate) fn message(self, field: u32, value: &Self) -> Self {
         self.bytes(field, &value.0)
     }
 
     /// Appends the messages of a repeated field.
-    pub fn messages(self, field: u32, values: impl IntoIterator<Item = Self>) -> Self {
+    pub(crate) fn messages(self, field: u32, values: impl IntoIterator<Item = Self>) -> Self {
         values.into_iter().fold(self, |whole, value| whole.message(field, &value))
     }
 
     /// Appends the key and length of a field whose `bytes` bytes follow from elsewhere.
-    pub fn opening(mut self, field: u32, bytes: u64) -> Self {
+    pub(crate) fn opening(mut self, field: u32, bytes: u64) -> Self {
         self.key(field, LENGTH);
         varint(&mut self.0, bytes);
         self
     }
 
     /// Appends a packed repeated field of int32 or int64.
-    pub fn ints(self, field: u32, values: &[i64]) -> Self {
+    pub(crate) fn ints(self, field: u32, values: &[i64]) -> Self {
         let mut packed = Vec::with_capacity(values.len());
         values.iter().for_each(|value| varint(&mut packed, value.cast_unsigned()));
         self.bytes(field, &packed)
@@ -100,9 +88,8 @@ fn varint(to: &mut Vec<u8>, mut value: u64) {
     to.push(value as u8);
 }
 
-/// A decoded field of a message.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Field<'a> {
+pub(crate) enum Field<'a> {
     /// A field of type uint32, uint64, int32, int64, bool or enum.
     Number(u64),
     /// A field of type bytes or string, a message, or a packed field.
@@ -111,8 +98,17 @@ pub enum Field<'a> {
     Fixed(&'a [u8]),
 }
 
+impl<'a> Field<'a> {
+    const fn bytes(self) -> Option<&'a [u8]> {
+        match self {
+            Self::Bytes(bytes) | Self::Fixed(bytes) => Some(bytes),
+            Self::Number(_) => None,
+        }
+    }
+}
+
 /// Returns the fields of a message in their order; `None` for malformed bytes.
-pub fn fields(mut message: &[u8]) -> Option<Vec<(u32, Field<'_>)>> {
+pub(crate) fn fields(mut message: &[u8]) -> Option<Vec<(u32, Field<'_>)>> {
     let mut all = Vec::new();
     while !message.is_empty() {
         let key = read(&mut message)?;
@@ -143,6 +139,63 @@ fn read(from: &mut &[u8]) -> Option<u64> {
     None
 }
 
+pub(crate) fn varints(mut bytes: &[u8]) -> Option<Vec<u64>> {
+    let mut all = Vec::new();
+    while !bytes.is_empty() {
+        all.push(read(&mut bytes)?);
+    }
+    Some(all)
+}
+
+/// A decoded message. `None` stands for bytes that are no valid message.
+#[derive(Debug, Clone)]
+pub(crate) struct Part<'a>(Vec<(u32, Field<'a>)>);
+
+impl<'a> Part<'a> {
+    pub(crate) fn of(bytes: &'a [u8]) -> Option<Self> {
+        fields(bytes).map(Self)
+    }
+
+    /// Returns the values of a repeated field.
+    pub(crate) fn all(&self, field: u32) -> impl Iterator<Item = Field<'a>> {
+        self.0.iter().filter(move |(number, _)| *number == field).map(|(_, value)| *value)
+    }
+
+    /// Returns a number; an absent field is zero.
+    pub(crate) fn number(&self, field: u32) -> Option<u64> {
+        match self.all(field).last() {
+            None => Some(0),
+            Some(Field::Number(value)) => Some(value),
+            Some(Field::Bytes(_) | Field::Fixed(_)) => None,
+        }
+    }
+
+    pub(crate) fn bytes(&self, field: u32) -> Option<&'a [u8]> {
+        self.all(field).last()?.bytes()
+    }
+
+    pub(crate) fn text(&self, field: u32) -> Option<&'a str> {
+        std::str::from_utf8(self.bytes(field)?).ok()
+    }
+
+    pub(crate) fn part(&self, field: u32) -> Option<Self> {
+        Self::of(self.bytes(field)?)
+    }
+
+    /// Returns the messages of a repeated field.
+    pub(crate) fn parts(&self, field: u32) -> Option<Vec<Self>> {
+        self.all(field).map(|value| Self::of(value.bytes()?)).collect()
+    }
+
+    pub(crate) fn texts(&self, field: u32) -> Option<Vec<&'a str>> {
+        self.all(field).map(|value| std::str::from_utf8(value.bytes()?).ok()).collect()
+    }
+
+    pub(crate) fn entries(&self, field: u32) -> Option<Vec<(&'a str, Self)>> {
+        self.parts(field)?.into_iter().map(|entry| Some((entry.text(1)?, entry.part(2)?))).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,7 +217,9 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let inner = Message::new().int(1, -2).text(2, "x");
-        let whole = Message::new().message(3, &inner).float(4, 1.0).double(5, 2.0).uint(6, 150).into_bytes();
+        let mut whole = Message::new().message(3, &inner).float(4, 1.0).into_bytes();
+        whole.extend([&[5 << 3 | FIXED64 as u8][..], &2_f64.to_le_bytes()].concat());
+        whole.extend(Message::new().uint(6, 150).into_bytes());
         let [(3, Field::Bytes(inside)), (4, Field::Fixed(float)), (5, Field::Fixed(double)), last] =
             fields(&whole).unwrap()[..]
         else {

@@ -20,7 +20,6 @@ const PRODUCTS_MAX: u64 = 1 << 30;
 /// Limits on the rows of a check, which include the ones with invalid inputs.
 const ROWS: std::ops::RangeInclusive<usize> = 12..=64;
 
-/// Runs a graph in its interpreter.
 struct Reference<'a> {
     graph: &'a Graph,
     lost: Option<Lost>,
@@ -35,11 +34,8 @@ impl Runner for Reference<'_> {
         let given = |id| {
             let name = &self.graph.value(id).name;
             let tensor = inputs.iter().find(|input| input.name == *name);
-            let tensor = tensor.ok_or_else(|| ExportError::Refused {
-                what: "the check",
-                path: name.into(),
-                why: "no rows of this input were given".to_owned(),
-            })?;
+            let why = "no rows of this input were given";
+            let tensor = tensor.ok_or_else(|| ExportError::refused("the check", Path::new(name), why))?;
             Ok::<_, ExportError>(Array::new(&tensor.shape, tensor.values.iter().map(|v| f64::from(*v)).collect()))
         };
         let arrays = self.graph.inputs().iter().map(|id| given(*id)).collect::<Result<Vec<_>, _>>()?;
@@ -77,11 +73,9 @@ fn beyond(node: &Node, array: &Array) -> Option<Lost> {
 pub fn check(graph: &Graph, cases: &Cases, tolerance: f64) -> Result<Deviation, ExportError> {
     let some = cases.some(rows(graph, cases.rows()));
     let mut reference = Reference { graph, lost: None };
-    let found = verify::once(&mut reference, &some, Path::new("the graph in half precision"), tolerance)?;
-    match reference.lost {
-        Some(lost) => Err(lost.into()),
-        None => Ok(found),
-    }
+    let artifact = Path::new("the graph in half precision");
+    let found = verify::verify(&mut reference, &some, &[some.rows()], artifact, tolerance)?;
+    reference.lost.map_or(Ok(found), |lost| Err(lost.into()))
 }
 
 /// Returns as many rows as the limit on multiplications allows.

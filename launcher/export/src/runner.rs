@@ -7,10 +7,19 @@ use std::time::Duration;
 /// An input or output of a model: f32, row-major.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tensor {
-    /// Name of the port.
     pub name: String,
     pub shape: Vec<usize>,
     pub values: Vec<f32>,
+}
+
+impl Tensor {
+    /// Finds the input of a name.
+    ///
+    /// # Errors
+    /// It was not given; the error says so.
+    pub fn named<'t>(inputs: &'t [Self], name: &str) -> Result<&'t Self, String> {
+        inputs.iter().find(|input| input.name == name).ok_or_else(|| format!("input {name} was not given"))
+    }
 }
 
 /// Names of the inputs and outputs of an artifact, in the graph's order.

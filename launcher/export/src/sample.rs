@@ -1,17 +1,18 @@
 //! Small graphs that together hold every operation in every form that the worker makes, for testing the writers.
 
+use crate::model::halves;
 use enn_common::graph::{
     Binary, Compare, DType, Dim, Fold, Graph, Id, Known, Op, Unary,
     eval::{self, Array},
     infer::GraphError,
 };
-use half::{bf16, f16};
 
 mod edges;
 
 pub use edges::edges;
 
 type Built = Result<Graph, GraphError>;
+type NodeResult = Result<Id, GraphError>;
 
 const UNARY: [Unary; 9] = [
     Unary::Neg,
@@ -28,7 +29,6 @@ const BINARY: [Binary; 6] = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div,
 const COMPARE: [Compare; 4] = [Compare::Less, Compare::LessEqual, Compare::Greater, Compare::GreaterEqual];
 const FOLD: [Fold; 3] = [Fold::Sum, Fold::Mean, Fold::Max];
 
-/// A graph with its name.
 #[derive(Debug)]
 pub struct Sample {
     /// Name of the operation and its form.
@@ -80,13 +80,7 @@ pub fn halved(graph: &Graph, to: DType) -> Built {
         // A constant's number may equal that of one of the new graph's values.
         let name = if data.known == Known::Constant { format!("{}.half", value.name) } else { value.name.clone() };
         ids[id.0] = Some(if value.dtype == DType::F32 {
-            let numbers = value.floats().into_iter();
-            let bytes: Vec<u8> = if to == DType::F16 {
-                numbers.flat_map(|v| f16::from_f32(v).to_le_bytes()).collect()
-            } else {
-                numbers.flat_map(|v| bf16::from_f32(v).to_le_bytes()).collect()
-            };
-            half.known(&name, to, &shape, data.known, bytes)?
+            half.known(&name, to, &shape, data.known, halves(&value.floats(), to))?
         } else {
             half.known(&name, value.dtype, &shape, data.known, data.bytes.clone())?
         });
@@ -112,70 +106,81 @@ pub fn halved(graph: &Graph, to: DType) -> Built {
     Ok(half)
 }
 
+struct Samples(Vec<Sample>);
+
+impl Samples {
+    fn add(&mut self, name: impl Into<String>, graph: Built) {
+        let name = name.into();
+        let graph = graph.unwrap_or_else(|error| panic!("{name}: {error}"));
+        self.0.push(Sample { name, graph });
+    }
+
+    /// Adds a function of one input.
+    fn one(&mut self, name: impl Into<String>, shape: &[u64], f: impl FnOnce(&mut Graph, Id) -> NodeResult) {
+        self.add(name, one(shape, f));
+    }
+
+    /// Adds a function of two inputs.
+    fn two(&mut self, name: impl Into<String>, a: &[u64], b: &[u64], f: impl FnOnce(&mut Graph, Id, Id) -> NodeResult) {
+        let mut g = Graph::new();
+        let a = g.input("a", DType::F32, batched(a));
+        let b = g.input("b", DType::F32, batched(b));
+        let graph = f(&mut g, a, b).map(|y| {
+            g.output(y, "y");
+            g
+        });
+        self.add(name, graph);
+    }
+}
+
 /// Returns all samples.
 ///
 /// # Panics
 /// A graph contradicts itself, which a test of this file would notice.
 pub fn samples() -> Vec<Sample> {
-    let mut all = Vec::new();
-    let mut add = |name: String, graph: Built| {
-        let graph = graph.unwrap_or_else(|error| panic!("{name}: {error}"));
-        all.push(Sample { name, graph });
-    };
+    let mut all = Samples(Vec::new());
     for f in UNARY {
-        add(Op::Unary(f).name().to_owned(), one(&[3, 4], |g, x| g.node(Op::Unary(f), &[x], "m.unary")));
+        all.one(Op::Unary(f).name(), &[3, 4], |g, x| g.node(Op::Unary(f), &[x], "m.unary"));
     }
     for f in BINARY {
         let op = Op::Binary(f);
-        add(op.name().to_owned(), two(&[3, 4], &[3, 4], |g, a, b| g.node(op.clone(), &[a, b], "m.binary")));
+        all.two(op.name(), &[3, 4], &[3, 4], |g, a, b| g.node(op.clone(), &[a, b], "m.binary"));
         let name = format!("{} with a row", op.name());
-        add(
-            name,
-            one(&[3, 4], |g, x| {
-                let row = g.floats(&[4], &[0.5, -1.0, 2.0, 3.0])?;
-                g.node(op.clone(), &[row, x], "m")
-            }),
-        );
+        all.one(name, &[3, 4], |g, x| {
+            let row = g.floats(&[4], &[0.5, -1.0, 2.0, 3.0])?;
+            g.node(op.clone(), &[row, x], "m")
+        });
         let name = format!("{} with a number", op.name());
-        add(
-            name,
-            one(&[3], |g, x| {
-                let n = g.number(1.5);
-                g.node(op.clone(), &[x, n], "m")
-            }),
-        );
+        all.one(name, &[3], |g, x| {
+            let n = g.number(1.5);
+            g.node(op.clone(), &[x, n], "m")
+        });
         let name = format!("{} stretched both ways", op.name());
-        add(name, two(&[1, 4], &[3, 1], |g, a, b| g.node(op.clone(), &[a, b], "m")));
+        all.two(name, &[1, 4], &[3, 1], |g, a, b| g.node(op.clone(), &[a, b], "m"));
     }
     for f in COMPARE {
-        add(
-            Op::Compare(f).name().to_owned(),
-            two(&[5], &[5], |g, a, b| {
-                let t = g.node(Op::Compare(f), &[a, b], "m")?;
-                float(g, t)
-            }),
-        );
-        add(
-            format!("{} a number", Op::Compare(f).name()),
-            one(&[5], |g, x| {
-                let n = g.number(1.0);
-                let t = g.node(Op::Compare(f), &[x, n], "m")?;
-                float(g, t)
-            }),
-        );
+        all.two(Op::Compare(f).name(), &[5], &[5], |g, a, b| {
+            let t = g.node(Op::Compare(f), &[a, b], "m")?;
+            float(g, t)
+        });
+        all.one(format!("{} a number", Op::Compare(f).name()), &[5], |g, x| {
+            let n = g.number(1.0);
+            let t = g.node(Op::Compare(f), &[x, n], "m")?;
+            float(g, t)
+        });
     }
-    logic(&mut add);
-    products(&mut add);
-    layouts(&mut add);
-    gathers(&mut add);
+    logic(&mut all);
+    products(&mut all);
+    layouts(&mut all);
+    gathers(&mut all);
     for fold in FOLD {
         for (axes, keep) in [(vec![1], false), (vec![2], true), (vec![1, 2], false), (vec![1, 2], true)] {
             let op = Op::Reduce { fold, axes, keep };
-            add(format!("{op:?}"), one(&[3, 4], |g, x| g.node(op.clone(), &[x], "m.reduce")));
+            all.one(format!("{op:?}"), &[3, 4], |g, x| g.node(op.clone(), &[x], "m.reduce"));
         }
     }
-    add("a small model".to_owned(), model());
-    all
+    all.add("a small model", model());
+    all.0
 }
 
 /// Returns the shape of a batch, (B, *shape).
@@ -183,7 +188,7 @@ fn batched(shape: &[u64]) -> Vec<Dim> {
     [Dim::BATCH].into_iter().chain(shape.iter().map(|size| Dim::Fixed(*size))).collect()
 }
 
-fn one(shape: &[u64], f: impl FnOnce(&mut Graph, Id) -> Result<Id, GraphError>) -> Built {
+fn one(shape: &[u64], f: impl FnOnce(&mut Graph, Id) -> NodeResult) -> Built {
     let mut g = Graph::new();
     let x = g.input("x", DType::F32, batched(shape));
     let y = f(&mut g, x)?;
@@ -191,20 +196,11 @@ fn one(shape: &[u64], f: impl FnOnce(&mut Graph, Id) -> Result<Id, GraphError>) 
     Ok(g)
 }
 
-fn two(a: &[u64], b: &[u64], f: impl FnOnce(&mut Graph, Id, Id) -> Result<Id, GraphError>) -> Built {
-    let mut g = Graph::new();
-    let a = g.input("a", DType::F32, batched(a));
-    let b = g.input("b", DType::F32, batched(b));
-    let y = f(&mut g, a, b)?;
-    g.output(y, "y");
-    Ok(g)
-}
-
-fn float(g: &mut Graph, x: Id) -> Result<Id, GraphError> {
+fn float(g: &mut Graph, x: Id) -> NodeResult {
     g.node(Op::Cast { to: DType::F32 }, &[x], "m.cast")
 }
 
-fn above(g: &mut Graph, x: Id, bound: f32) -> Result<Id, GraphError> {
+fn above(g: &mut Graph, x: Id, bound: f32) -> NodeResult {
     let bound = g.number(bound);
     g.node(Op::Compare(Compare::Greater), &[x, bound], "m")
 }
@@ -214,190 +210,137 @@ fn weights(count: u64) -> Vec<f32> {
     (0..count).map(|i| ((i as f64 * 0.754_877_666_246_693).fract() * 2.0 - 1.0) as f32).collect()
 }
 
-fn parameter(g: &mut Graph, name: &str, shape: &[u64]) -> Result<Id, GraphError> {
+fn parameter(g: &mut Graph, name: &str, shape: &[u64]) -> NodeResult {
     let bytes: Vec<u8> = weights(shape.iter().product()).iter().flat_map(|v| v.to_le_bytes()).collect();
     g.known(name, DType::F32, shape, Known::Parameter, bytes)
 }
 
-type Add<'a> = dyn FnMut(String, Built) + 'a;
-
-fn logic(add: &mut Add<'_>) {
-    add(
-        "and, not".into(),
-        two(&[5], &[5], |g, a, b| {
-            let a = above(g, a, 0.7)?;
-            let b = above(g, b, 1.3)?;
-            let not = g.node(Op::Not, &[b], "m")?;
-            let both = g.node(Op::And, &[a, not], "m")?;
-            float(g, both)
-        }),
-    );
-    add(
-        "where".into(),
-        two(&[3, 4], &[3, 4], |g, a, b| {
-            let test = above(g, a, 1.0)?;
-            g.node(Op::Where, &[test, a, b], "m")
-        }),
-    );
-    add(
-        "where with a number, stretched".into(),
-        one(&[3, 4], |g, x| {
-            let column = g.node(Op::Slice { axis: 2, start: 0, len: 1 }, &[x], "m")?;
-            let test = above(g, column, 1.0)?;
-            let n = g.number(-7.0);
-            g.node(Op::Where, &[test, x, n], "m")
-        }),
-    );
-    add(
-        "where by a known mask".into(),
-        one(&[2], |g, x| {
-            let mask = g.known("mask", DType::Bool, &[2], Known::Constant, vec![1, 0])?;
-            let n = g.number(f32::NAN);
-            let marked = g.node(Op::Where, &[mask, x, n], "m")?;
-            let size = g.node(Op::Unary(Unary::Abs), &[marked], "m")?;
-            let most = g.number(f32::MAX);
-            let finite = g.node(Op::Compare(Compare::LessEqual), &[size, most], "m")?;
-            let zero = g.number(0.0);
-            g.node(Op::Where, &[finite, x, zero], "m")
-        }),
-    );
-    add(
-        "cast to integers and back".into(),
-        one(&[6], |g, x| {
-            let by = g.number(10.0);
-            let x = g.node(Op::Binary(Binary::Mul), &[x, by], "m")?;
-            let whole = g.node(Op::Cast { to: DType::I64 }, &[x], "m")?;
-            let two = g.integers(&[], &[2])?;
-            let whole = g.node(Op::Binary(Binary::Add), &[whole, two], "m")?;
-            float(g, whole)
-        }),
-    );
+fn logic(all: &mut Samples) {
+    all.two("and, not", &[5], &[5], |g, a, b| {
+        let a = above(g, a, 0.7)?;
+        let b = above(g, b, 1.3)?;
+        let not = g.node(Op::Not, &[b], "m")?;
+        let both = g.node(Op::And, &[a, not], "m")?;
+        float(g, both)
+    });
+    all.two("where", &[3, 4], &[3, 4], |g, a, b| {
+        let test = above(g, a, 1.0)?;
+        g.node(Op::Where, &[test, a, b], "m")
+    });
+    all.one("where with a number, stretched", &[3, 4], |g, x| {
+        let column = g.node(Op::Slice { axis: 2, start: 0, len: 1 }, &[x], "m")?;
+        let test = above(g, column, 1.0)?;
+        let n = g.number(-7.0);
+        g.node(Op::Where, &[test, x, n], "m")
+    });
+    all.one("where by a known mask", &[2], |g, x| {
+        let mask = g.known("mask", DType::Bool, &[2], Known::Constant, vec![1, 0])?;
+        let n = g.number(f32::NAN);
+        let marked = g.node(Op::Where, &[mask, x, n], "m")?;
+        let size = g.node(Op::Unary(Unary::Abs), &[marked], "m")?;
+        let most = g.number(f32::MAX);
+        let finite = g.node(Op::Compare(Compare::LessEqual), &[size, most], "m")?;
+        let zero = g.number(0.0);
+        g.node(Op::Where, &[finite, x, zero], "m")
+    });
+    all.one("cast to integers and back", &[6], |g, x| {
+        let by = g.number(10.0);
+        let x = g.node(Op::Binary(Binary::Mul), &[x, by], "m")?;
+        let whole = g.node(Op::Cast { to: DType::I64 }, &[x], "m")?;
+        let two = g.integers(&[], &[2])?;
+        let whole = g.node(Op::Binary(Binary::Add), &[whole, two], "m")?;
+        float(g, whole)
+    });
 }
 
-fn products(add: &mut Add<'_>) {
+fn products(all: &mut Samples) {
     for (name, a, b) in [
         ("matmul", vec![3, 4], vec![4, 2]),
         ("matmul of heads", vec![2, 3, 4], vec![2, 4, 5]),
         ("matmul stretched", vec![1, 3, 4], vec![2, 4, 5]),
     ] {
-        add(name.into(), two(&a, &b, |g, a, b| g.node(Op::MatMul, &[a, b], "m.matmul")));
+        all.two(name, &a, &b, |g, a, b| g.node(Op::MatMul, &[a, b], "m.matmul"));
     }
-    add(
-        "matmul with a known matrix in front".into(),
-        one(&[2, 4, 3], |g, x| {
-            let by = g.floats(&[2, 4, 4], &weights(32))?;
-            g.node(Op::MatMul, &[by, x], "m")
-        }),
-    );
+    all.one("matmul with a known matrix in front", &[2, 4, 3], |g, x| {
+        let by = g.floats(&[2, 4, 4], &weights(32))?;
+        g.node(Op::MatMul, &[by, x], "m")
+    });
     for (shape, bias) in [(vec![6], true), (vec![3, 6], true), (vec![2, 3, 6], false)] {
-        add(
-            format!("linear of {} axes", shape.len() + 1),
-            one(&shape, |g, x| {
-                let w = parameter(g, "m.linear.weight", &[5, 6])?;
-                let mut ins = vec![x, w];
-                if bias {
-                    ins.push(parameter(g, "m.linear.bias", &[5])?);
-                }
-                g.node(Op::Linear, &ins, "m.linear")
-            }),
-        );
+        all.one(format!("linear of {} axes", shape.len() + 1), &shape, |g, x| {
+            let w = parameter(g, "m.linear.weight", &[5, 6])?;
+            let mut ins = vec![x, w];
+            if bias {
+                ins.push(parameter(g, "m.linear.bias", &[5])?);
+            }
+            g.node(Op::Linear, &ins, "m.linear")
+        });
     }
-    add(
-        "layer norm".into(),
-        one(&[3, 6], |g, x| {
-            let w = parameter(g, "m.norm.weight", &[6])?;
-            let b = parameter(g, "m.norm.bias", &[6])?;
-            g.node(Op::LayerNorm { eps: 1e-5 }, &[x, w, b], "m.norm")
-        }),
-    );
-    add("softmax".into(), one(&[2, 3, 6], |g, x| g.node(Op::Softmax, &[x], "m.softmax")));
+    all.one("layer norm", &[3, 6], |g, x| {
+        let w = parameter(g, "m.norm.weight", &[6])?;
+        let b = parameter(g, "m.norm.bias", &[6])?;
+        g.node(Op::LayerNorm { eps: 1e-5 }, &[x, w, b], "m.norm")
+    });
+    all.one("softmax", &[2, 3, 6], |g, x| g.node(Op::Softmax, &[x], "m.softmax"));
 }
 
-fn layouts(add: &mut Add<'_>) {
+fn layouts(all: &mut Samples) {
     let reshape = |shape: Vec<Dim>| Op::Reshape { shape };
-    add("reshape".into(), one(&[3, 4], |g, x| g.node(reshape(batched(&[2, 6])), &[x], "m")));
-    add(
-        "reshape that merges the batch".into(),
-        one(&[3, 4], |g, x| {
-            let flat = g.node(reshape(vec![Dim::Batch(3), Dim::Fixed(4)]), &[x], "m")?;
-            let two = g.number(2.0);
-            let flat = g.node(Op::Binary(Binary::Mul), &[flat, two], "m")?;
-            g.node(reshape(batched(&[12])), &[flat], "m")
-        }),
-    );
-    add(
-        "a new axis in front of the batch".into(),
-        one(&[4], |g, x| {
-            let x = g.node(reshape(vec![Dim::ONE, Dim::BATCH, Dim::Fixed(4)]), &[x], "m")?;
-            g.node(Op::Permute { axes: vec![1, 0, 2] }, &[x], "m")
-        }),
-    );
-    add("permute".into(), one(&[2, 3, 4], |g, x| g.node(Op::Permute { axes: vec![0, 2, 3, 1] }, &[x], "m")));
-    add(
-        "permute the batch".into(),
-        one(&[3], |g, x| {
-            let t = g.node(Op::Permute { axes: vec![1, 0] }, &[x], "m")?;
-            let s = g.node(Op::MatMul, &[x, t], "m")?;
-            g.node(Op::MatMul, &[s, x], "m")
-        }),
-    );
-    add(
-        "expand a known row over the batch".into(),
-        one(&[2, 3], |g, x| {
-            let row = parameter(g, "m.latents", &[2, 3])?;
-            let all = g.node(Op::Expand { shape: batched(&[2, 3]) }, &[row], "m")?;
-            g.node(Op::Concat { axis: 1 }, &[all, x], "m")
-        }),
-    );
-    add(
-        "expand a number over the batch".into(),
-        one(&[2], |g, x| {
-            let n = g.number(0.25);
-            let ones = g.node(Op::Expand { shape: batched(&[1]) }, &[n], "m")?;
-            g.node(Op::Concat { axis: 1 }, &[x, ones], "m")
-        }),
-    );
-    add("expand an axis".into(), one(&[1, 3], |g, x| g.node(Op::Expand { shape: batched(&[4, 3]) }, &[x], "m")));
-    add("slice".into(), one(&[5, 3], |g, x| g.node(Op::Slice { axis: 1, start: 1, len: 3 }, &[x], "m")));
-    add("slice the last axis".into(), one(&[5, 3], |g, x| g.node(Op::Slice { axis: 2, start: 2, len: 1 }, &[x], "m")));
-    add("concat three".into(), two(&[2, 3], &[4, 3], |g, a, b| g.node(Op::Concat { axis: 1 }, &[a, b, a], "m")));
+    all.one("reshape", &[3, 4], |g, x| g.node(reshape(batched(&[2, 6])), &[x], "m"));
+    all.one("reshape that merges the batch", &[3, 4], |g, x| {
+        let flat = g.node(reshape(vec![Dim::Batch(3), Dim::Fixed(4)]), &[x], "m")?;
+        let two = g.number(2.0);
+        let flat = g.node(Op::Binary(Binary::Mul), &[flat, two], "m")?;
+        g.node(reshape(batched(&[12])), &[flat], "m")
+    });
+    all.one("a new axis in front of the batch", &[4], |g, x| {
+        let x = g.node(reshape(vec![Dim::ONE, Dim::BATCH, Dim::Fixed(4)]), &[x], "m")?;
+        g.node(Op::Permute { axes: vec![1, 0, 2] }, &[x], "m")
+    });
+    all.one("permute", &[2, 3, 4], |g, x| g.node(Op::Permute { axes: vec![0, 2, 3, 1] }, &[x], "m"));
+    all.one("permute the batch", &[3], |g, x| {
+        let t = g.node(Op::Permute { axes: vec![1, 0] }, &[x], "m")?;
+        let s = g.node(Op::MatMul, &[x, t], "m")?;
+        g.node(Op::MatMul, &[s, x], "m")
+    });
+    all.one("expand a known row over the batch", &[2, 3], |g, x| {
+        let row = parameter(g, "m.latents", &[2, 3])?;
+        let all = g.node(Op::Expand { shape: batched(&[2, 3]) }, &[row], "m")?;
+        g.node(Op::Concat { axis: 1 }, &[all, x], "m")
+    });
+    all.one("expand a number over the batch", &[2], |g, x| {
+        let n = g.number(0.25);
+        let ones = g.node(Op::Expand { shape: batched(&[1]) }, &[n], "m")?;
+        g.node(Op::Concat { axis: 1 }, &[x, ones], "m")
+    });
+    all.one("expand an axis", &[1, 3], |g, x| g.node(Op::Expand { shape: batched(&[4, 3]) }, &[x], "m"));
+    all.one("slice", &[5, 3], |g, x| g.node(Op::Slice { axis: 1, start: 1, len: 3 }, &[x], "m"));
+    all.one("slice the last axis", &[5, 3], |g, x| g.node(Op::Slice { axis: 2, start: 2, len: 1 }, &[x], "m"));
+    all.two("concat three", &[2, 3], &[4, 3], |g, a, b| g.node(Op::Concat { axis: 1 }, &[a, b, a], "m"));
 }
 
-fn gathers(add: &mut Add<'_>) {
-    add(
-        "gather truth values".into(),
-        one(&[5], |g, x| {
-            let large = above(g, x, 1.0)?;
-            let at = g.integers(&[3], &[4, 0, 2])?;
-            let some = g.node(Op::Gather { axis: 1 }, &[large, at], "m")?;
-            let not = g.node(Op::Not, &[some], "m")?;
-            float(g, not)
-        }),
-    );
-    add(
-        "gather known columns".into(),
-        one(&[5], |g, x| {
-            let at = g.integers(&[3], &[4, 0, 2])?;
-            g.node(Op::Gather { axis: 1 }, &[x, at], "m")
-        }),
-    );
-    add(
-        "gather backwards".into(),
-        one(&[4, 2], |g, x| {
-            let at = g.integers(&[4], &[3, 2, 1, 0])?;
-            g.node(Op::Gather { axis: 1 }, &[x, at], "m")
-        }),
-    );
-    add(
-        "rows of a table by the inputs".into(),
-        one(&[3], |g, x| {
-            let table = parameter(g, "m.embedding.weight", &[4, 5])?;
-            let by = g.number(1.9);
-            let x = g.node(Op::Binary(Binary::Mul), &[x, by], "m")?;
-            let at = g.node(Op::Cast { to: DType::I64 }, &[x], "m")?;
-            g.node(Op::Gather { axis: 0 }, &[table, at], "m.embedding")
-        }),
-    );
+fn gathers(all: &mut Samples) {
+    all.one("gather truth values", &[5], |g, x| {
+        let large = above(g, x, 1.0)?;
+        let at = g.integers(&[3], &[4, 0, 2])?;
+        let some = g.node(Op::Gather { axis: 1 }, &[large, at], "m")?;
+        let not = g.node(Op::Not, &[some], "m")?;
+        float(g, not)
+    });
+    all.one("gather known columns", &[5], |g, x| {
+        let at = g.integers(&[3], &[4, 0, 2])?;
+        g.node(Op::Gather { axis: 1 }, &[x, at], "m")
+    });
+    all.one("gather backwards", &[4, 2], |g, x| {
+        let at = g.integers(&[4], &[3, 2, 1, 0])?;
+        g.node(Op::Gather { axis: 1 }, &[x, at], "m")
+    });
+    all.one("rows of a table by the inputs", &[3], |g, x| {
+        let table = parameter(g, "m.embedding.weight", &[4, 5])?;
+        let by = g.number(1.9);
+        let x = g.node(Op::Binary(Binary::Mul), &[x, by], "m")?;
+        let at = g.node(Op::Cast { to: DType::I64 }, &[x], "m")?;
+        g.node(Op::Gather { axis: 0 }, &[table, at], "m.embedding")
+    });
 }
 
 /// Builds a small model: missing numbers, tokens, attention, a norm, a gate; two outputs.

@@ -11,7 +11,6 @@ use std::{
     str::FromStr,
 };
 
-/// A format of an exported model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "each variant is described by its row")]
 pub enum Target {
@@ -26,110 +25,44 @@ pub enum Target {
     Tensorflow,
 }
 
-/// Properties of a format.
 struct FormatRow {
-    target: Target,
     name: &'static str,
     suffix: &'static str,
     /// Format from which another tool makes this one.
     source: Option<Target>,
-    /// Largest allowed difference from the model's own answers, in spreads of the targets.
-    tolerance: f64,
     about: &'static str,
 }
 
-/// Tolerance in f32, whatever the order of the sums.
-const SINGLE: f64 = 1e-4;
-
-const ROWS: [FormatRow; 9] = [
-    FormatRow {
-        target: Target::Onnx,
-        name: "onnx",
-        suffix: "onnx",
-        source: None,
-        tolerance: SINGLE,
-        about: "ONNX, opset 18",
-    },
-    FormatRow {
-        target: Target::Ort,
-        name: "ort",
-        suffix: "ort",
-        source: Some(Target::Onnx),
-        tolerance: SINGLE,
-        about: "onnxruntime's own form, by libonnxruntime",
-    },
-    FormatRow {
-        target: Target::Pt2,
-        name: "pt2",
-        suffix: "pt2",
-        source: None,
-        tolerance: SINGLE,
-        about: "torch.export's archive",
-    },
-    FormatRow {
-        target: Target::Aoti,
-        name: "aoti",
-        suffix: "aoti.pt2",
-        source: Some(Target::Pt2),
-        tolerance: SINGLE,
-        about: "compiled by AOTInductor for this machine",
-    },
-    FormatRow {
-        target: Target::Executorch,
-        name: "executorch",
-        suffix: "pte",
-        source: Some(Target::Pt2),
-        tolerance: SINGLE,
-        about: "ExecuTorch",
-    },
-    FormatRow {
-        target: Target::Tensorrt,
-        name: "tensorrt",
-        suffix: "engine",
-        source: Some(Target::Onnx),
-        tolerance: SINGLE,
-        about: "built by TensorRT for this machine's GPU",
-    },
-    FormatRow {
-        target: Target::Coreml,
-        name: "coreml",
-        suffix: "mlpackage",
-        source: None,
-        tolerance: SINGLE,
-        about: "Core ML package, for macOS 14 and iOS 17 on",
-    },
-    FormatRow {
-        target: Target::Litert,
-        name: "litert",
-        suffix: "tflite",
-        source: None,
-        tolerance: SINGLE,
-        about: "LiteRT (TensorFlow Lite)",
-    },
-    FormatRow {
-        target: Target::Tensorflow,
-        name: "tensorflow",
-        suffix: "savedmodel",
-        source: None,
-        tolerance: SINGLE,
-        about: "TensorFlow SavedModel",
-    },
-];
+const fn row(name: &'static str, suffix: &'static str, source: Option<Target>, about: &'static str) -> FormatRow {
+    FormatRow { name, suffix, source, about }
+}
 
 impl Target {
     /// Every format, sources before the formats that are made from them.
-    pub const ALL: [Self; 9] = {
-        let mut all = [Self::Onnx; 9];
-        let mut i = 0;
-        while i < ROWS.len() {
-            all[i] = ROWS[i].target;
-            i += 1;
-        }
-        all
-    };
+    pub const ALL: [Self; 9] = [
+        Self::Onnx,
+        Self::Ort,
+        Self::Pt2,
+        Self::Aoti,
+        Self::Executorch,
+        Self::Tensorrt,
+        Self::Coreml,
+        Self::Litert,
+        Self::Tensorflow,
+    ];
 
-    const fn row(self) -> &'static FormatRow {
-        &ROWS[self as usize]
+    const fn row(self) -> FormatRow {
+        match self {
+            Self::Onnx => row("onnx", "onnx", None, "ONNX, opset 18"),
+            Self::Ort => row("ort", "ort", Some(Self::Onnx), "onnxruntime's own form, by libonnxruntime"),
+            Self::Pt2 => row("pt2", "pt2", None, "torch.export's archive"),
+            Self::Aoti => row("aoti", "aoti.pt2", Some(Self::Pt2), "compiled by AOTInductor for this machine"),
+            Self::Executorch => row("executorch", "pte", Some(Self::Pt2), "ExecuTorch"),
+            Self::Tensorrt => row("tensorrt", "engine", Some(Self::Onnx), "built by TensorRT for this machine's GPU"),
+            Self::Coreml => row("coreml", "mlpackage", None, "Core ML package, for macOS 14 and iOS 17 on"),
+            Self::Litert => row("litert", "tflite", None, "LiteRT (TensorFlow Lite)"),
+            Self::Tensorflow => row("tensorflow", "savedmodel", None, "TensorFlow SavedModel"),
+        }
     }
 
     /// Returns the name on the command line.
@@ -154,7 +87,8 @@ impl Target {
 
     /// Returns the largest allowed difference from the model's own answers, in spreads of the targets.
     pub const fn tolerance(self) -> f64 {
-        self.row().tolerance
+        // In f32, whatever the order of the sums.
+        1e-4
     }
 
     /// Returns the limit on the axes of an operation, where the format's kernels have one.

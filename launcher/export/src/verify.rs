@@ -3,10 +3,7 @@
 
 use crate::{Batch, ExportError, Runner, Tensor};
 use enn_common::graph::{Graph, numel};
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, path::Path};
 
 /// Rows of the calls that are tried for every range that has them, besides its ends, the tuned size, and all rows.
 const CALLS: [u64; 3] = [1, 2, 7];
@@ -32,7 +29,6 @@ pub struct Cases {
     pub from: String,
 }
 
-/// Result of a comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Deviation {
     /// Rows of each size of call.
@@ -47,7 +43,6 @@ pub struct Deviation {
 }
 
 impl Cases {
-    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.given.first().map_or(0, |tensor| tensor.shape[0])
     }
@@ -59,9 +54,15 @@ impl Cases {
         Self { given: cut(&self.given), answered: cut(&self.answered), ..self.clone() }
     }
 
-    /// Returns some rows of the inputs.
-    fn call(&self, rows: &std::ops::Range<usize>) -> Vec<Tensor> {
-        self.given.iter().map(|tensor| cut(tensor, rows)).collect()
+    /// Returns centre and spread of element `i` of an answer.
+    fn unit(&self, answer: &Tensor, i: usize) -> (f64, f64) {
+        let is_whole = answer.values.len().is_multiple_of(self.spread.len().max(1));
+        let is_target = is_whole && !answer.name.starts_with("next_");
+        if !is_target || self.spread.is_empty() {
+            return (0.0, 1.0);
+        }
+        let cell = i % self.spread.len();
+        (f64::from(self.centre[cell]), f64::from(self.spread[cell]))
     }
 }
 
@@ -87,6 +88,7 @@ pub fn verify(
     tolerance: f64,
 ) -> Result<Deviation, ExportError> {
     let rows = cases.rows();
+    let refused = |why: String| ExportError::refused("the check", artifact, why);
     let mut found = Deviation { batches: sizes.to_vec(), rows, largest: 0.0, mean: 0.0, wrong: None };
     let mut sum = 0.0;
     let mut count = 0_u64;
@@ -95,15 +97,15 @@ pub fn verify(
         let calls = (0..rows.div_ceil(size)).rev().take(CALLS_EACH);
         for call in calls {
             let part = (call * size)..((call + 1) * size);
-            let outputs = runner.run(&cases.call(&part))?;
+            let given: Vec<Tensor> = cases.given.iter().map(|tensor| cut(tensor, &part)).collect();
+            let outputs = runner.run(&given)?;
             for expected in &cases.answered {
                 let expected = cut(expected, &part);
                 let output = outputs.iter().find(|output| output.name == expected.name);
-                let output =
-                    output.ok_or_else(|| refused(artifact, format!("it does not answer {}", expected.name)))?;
+                let output = output.ok_or_else(|| refused(format!("it does not answer {}", expected.name)))?;
                 if output.shape != expected.shape {
                     let why = format!("{} is {:?}, expected {:?}", output.name, output.shape, expected.shape);
-                    return Err(refused(artifact, why));
+                    return Err(refused(why));
                 }
                 for (i, (a, b)) in output.values.iter().zip(&expected.values).enumerate() {
                     let (centre, spread) = cases.unit(&expected, i);
@@ -135,27 +137,6 @@ pub fn sizes(graph: &Graph, batch: Batch, rows: usize) -> Vec<usize> {
     sizes.into_iter().map(|size| size as usize).collect()
 }
 
-/// Runs all cases in one call.
-///
-/// # Errors
-/// As [`verify`].
-pub fn once(runner: &mut dyn Runner, cases: &Cases, artifact: &Path, tolerance: f64) -> Result<Deviation, ExportError> {
-    verify(runner, cases, &[cases.rows()], artifact, tolerance)
-}
-
-impl Cases {
-    /// Returns centre and spread of element `i` of an answer.
-    fn unit(&self, answer: &Tensor, i: usize) -> (f64, f64) {
-        let is_whole = answer.values.len().is_multiple_of(self.spread.len().max(1));
-        let is_target = is_whole && !answer.name.starts_with("next_");
-        if !is_target || self.spread.is_empty() {
-            return (0.0, 1.0);
-        }
-        let cell = i % self.spread.len();
-        (f64::from(self.centre[cell]), f64::from(self.spread[cell]))
-    }
-}
-
 /// Returns the distance of `a` from `b` in spreads, or in multiples of `b`'s own distance from the centre where `b` is far outside; and
 /// whether it is within the tolerance, or within the rounding error of an answer of this size.
 fn distance(a: f32, b: f32, centre: f64, spread: f64, tolerance: f64) -> (f64, bool) {
@@ -170,10 +151,6 @@ fn distance(a: f32, b: f32, centre: f64, spread: f64, tolerance: f64) -> (f64, b
     let off = (a - b).abs();
     let unit = spread + (b - centre).abs();
     (off / unit, off <= tolerance * unit + ROUNDING * b.abs())
-}
-
-fn refused(artifact: &Path, why: String) -> ExportError {
-    ExportError::Refused { what: "the check", path: PathBuf::from(artifact), why }
 }
 
 #[cfg(test)]

@@ -22,11 +22,11 @@ use std::{
     process::Command,
 };
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Exit {
     /// The process ended with this exit code.
     Code(i32),
-    /// The process was ended by this signal.
     Signal(i32),
 }
 
@@ -61,9 +61,7 @@ pub enum StartError {
 /// Destination of an output stream of a process.
 #[derive(Debug)]
 pub enum Outlet {
-    /// The launcher's own stream.
     Inherited,
-    /// A file or pipe.
     To(OwnedFd),
 }
 
@@ -99,9 +97,6 @@ impl Outlet {
     }
 
     /// Returns a second handle on the destination.
-    ///
-    /// # Errors
-    /// No descriptor is available.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         match self {
             Self::Inherited => Ok(Self::Inherited),

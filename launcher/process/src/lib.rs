@@ -11,6 +11,7 @@ mod output;
 mod patient;
 mod poll;
 pub mod preload;
+mod proc_stat;
 pub mod run_dir;
 pub mod signal;
 pub mod stacks;
@@ -22,9 +23,10 @@ mod unix;
 pub use cgroup::Cgroup;
 
 pub use child::{Exit, Inlet, Outlet, Outlets, Parent, Process, StartError};
-pub use output::{OutputError, output_within};
+pub use output::{CommandOutput, OutputError, output_within, run_within};
 pub use patient::{GiveUp, PatientWriter};
 pub use poll::{next_signal, wait_ready};
+pub use proc_stat::ProcStat;
 pub use sweep::{MARK_VARIABLE, Mark, end_children, reap_orphans, signal_one, sweep};
 pub use sys::{program_file, variables_of};
 pub use unix::{

@@ -1,20 +1,18 @@
 //! The output of a short program, with a time limit.
 
 use std::{
-    io::{self, Read},
-    process::{Child, Command, Stdio},
+    io::{self, Read, Write},
+    process::{Command, Stdio},
     sync::mpsc,
     thread,
     time::Duration,
 };
 
-/// Bytes of a child's output that are read.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 
 /// Reasons for which a program gave no output.
 #[derive(Debug)]
 pub enum OutputError {
-    /// The program could not be started.
     Start(io::Error),
     /// The program failed; the last line of its standard error.
     Failed(String),
@@ -22,33 +20,51 @@ pub enum OutputError {
     TimedOut(Duration),
 }
 
+/// What a program printed until it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandOutput {
+    /// Exit code; -1: killed.
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
 /// Returns the standard output of a program that succeeds within `wait_max`; else it is killed, and the last line of its errors returned.
-pub fn output_within(mut command: Command, wait_max: Duration) -> Result<String, OutputError> {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(OutputError::Start)?;
+pub fn output_within(command: Command, wait_max: Duration) -> Result<String, OutputError> {
+    let output = run_within(command, "", wait_max)?;
+    if output.code == 0 {
+        return Ok(output.stdout);
+    }
+    let last = output.stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it printed nothing");
+    Err(OutputError::Failed(last.trim().to_owned()))
+}
+
+/// Runs a program with `input` on its standard input; it is killed if it does not end within `wait_max`.
+pub fn run_within(mut command: Command, input: &str, wait_max: Duration) -> Result<CommandOutput, OutputError> {
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(OutputError::Start)?;
     let (sender, receiver) = mpsc::channel();
-    let out = child.stdout.take();
-    let err = child.stderr.take();
-    // The thread is never joined: a grandchild that outlives a killed child would keep the pipes open.
+    let stdin = child.stdin.take();
+    let stdout = child.stdout.take();
+    let stderr = child.stderr.take();
+    let input = input.to_owned();
+    // The threads are never joined: a grandchild that outlives a killed child would keep the pipes open.
     thread::spawn(move || {
-        // Standard error is read after standard output: such a program writes little to either.
-        let _ = sender.send((read(out), read(err)));
+        let errors = thread::spawn(move || read(stderr));
+        if let Some(mut stdin) = stdin {
+            // A program that does not read its input reports its own error.
+            let _unread = stdin.write_all(input.as_bytes());
+        }
+        let _ = sender.send((read(stdout), errors.join().unwrap_or_default()));
     });
     let received = receiver.recv_timeout(wait_max);
     if received.is_err() {
-        end(&mut child);
+        // The child may have ended meanwhile.
+        let _ = child.kill();
     }
     let status = child.wait().map_err(OutputError::Start)?;
-    let (output, errors) = received.map_err(|_| OutputError::TimedOut(wait_max))?;
-    if status.success() {
-        return Ok(output);
-    }
-    let last = errors.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it printed nothing");
-    Err(OutputError::Failed(last.trim().to_owned()))
+    let (stdout, stderr) = received.map_err(|_| OutputError::TimedOut(wait_max))?;
+    Ok(CommandOutput { code: status.code().unwrap_or(-1), stdout, stderr })
 }
 
 fn read(pipe: Option<impl Read>) -> String {
@@ -58,11 +74,6 @@ fn read(pipe: Option<impl Read>) -> String {
         let _ = pipe.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-fn end(child: &mut Child) {
-    // The child may have ended meanwhile.
-    let _ = child.kill();
 }
 
 #[cfg(test)]

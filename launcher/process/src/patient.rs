@@ -21,9 +21,6 @@ const WRITE_BYTES_MAX: usize = 4096;
 pub struct GiveUp(Arc<EventFd>);
 
 impl GiveUp {
-    ///
-    /// # Errors
-    /// No descriptor is available.
     pub fn new() -> io::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         Ok(Self(Arc::new(EventFd::from_flags(flags)?)))
@@ -44,10 +41,6 @@ pub struct PatientWriter {
 }
 
 impl PatientWriter {
-    /// Makes a writer to a copy of `fd`.
-    ///
-    /// # Errors
-    /// No descriptor is available.
     pub fn new(fd: &impl AsFd, give_up: Option<GiveUp>) -> io::Result<Self> {
         Ok(Self { fd: fd.as_fd().try_clone_to_owned()?, give_up })
     }

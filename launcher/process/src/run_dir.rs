@@ -44,44 +44,36 @@ const NAMED_MAX: usize = 10;
 /// Why a run directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
-    /// A file operation failed.
     #[error("cannot {what} {}: {source}", path.display())]
     Io { what: &'static str, path: PathBuf, source: io::Error },
     /// A file could not be written whole.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Another launcher holds the directory's lock.
     #[error("{} is in use by another enn (wait for it, or stop it with Ctrl-C)", path.display())]
     Busy { path: PathBuf },
-    /// The address of an object store was given where a directory is needed.
     #[error(
         "found the address {address} where a directory of a file system is needed\n  hint: `enn train` keeps runs at an address \
          with --runs-dir; `enn ckpt push` and `enn ckpt pull` copy runs to and from one"
     )]
     Address { address: String },
-    /// No run has this name.
     #[error("no run \"{reference}\" in {}{}", places(runs), listed(known))]
     Unknown {
-        /// Name or path that was given.
         reference: String,
         runs: Vec<PathBuf>,
         /// Names of some runs that exist, newest first.
         known: Vec<String>,
     },
-    /// More than one run begins with the given name.
     #[error(
         "more than one run begins with \"{reference}\" in {}:{}\n  hint: give more of the name",
         places(runs),
         in_lines(candidates)
     )]
     Ambiguous {
-        /// Name or path that was given.
         reference: String,
         runs: Vec<PathBuf>,
         /// Names and states of the runs that match, newest first.
         candidates: Vec<String>,
     },
-    /// No run has what the command needs.
     #[error("no run in {} {lack}:{}", places(runs), in_lines(known))]
     Unserved {
         runs: Vec<PathBuf>,
@@ -90,7 +82,6 @@ pub enum RunDirError {
         /// Names and states of some runs that exist, newest first.
         known: Vec<String>,
     },
-    /// The directory is no run directory, or is of another version.
     #[error("{} is no run of this enn: {message}", path.display())]
     Foreign { path: PathBuf, message: String },
 }
@@ -202,7 +193,6 @@ impl RunDir {
         Ok(blake3::hash(&text).to_hex().to_string())
     }
 
-    /// Returns the directory's absolute path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -273,12 +263,10 @@ impl RunDir {
     }
 }
 
-/// Returns the directory of a run's checkpoints.
 pub fn checkpoints(run: &Path) -> PathBuf {
     run.join("checkpoints")
 }
 
-/// Reads a run's configuration.
 pub fn read_config(run: &Path) -> Result<RunConfig, RunDirError> {
     let path = run.join(RUN_JSON);
     let text = fs::read(&path).map_err(io_error("read", &path))?;
@@ -349,7 +337,6 @@ pub fn is_living(run: &Path) -> bool {
     matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, nix::errno::Errno::EWOULDBLOCK)))
 }
 
-/// Returns whether `path` is the directory of a run.
 pub fn is_run(path: &Path) -> bool {
     path.join(RUN_JSON).is_file() || path.join(LAUNCH_JSON).is_file()
 }
@@ -389,7 +376,6 @@ pub fn list_where(runs: &[PathBuf], fits: impl Fn(&Path) -> bool) -> Vec<(String
     all
 }
 
-/// Returns the time in a run's name.
 pub fn time_of(name: &str) -> Option<&str> {
     name.rsplit('-').nth(1)
 }

@@ -3,6 +3,7 @@
 //!
 //! **Invariant:** only processes of this user that carry the mark, or children of this process, are killed.
 
+use super::ProcStat;
 use nix::{
     sys::{
         signal::{Signal, kill, killpg},
@@ -20,7 +21,6 @@ use std::{
 /// Limit on passes over /proc: a process may fork while one pass reads.
 const PASSES_MAX: u32 = 8;
 
-/// Environment variable that carries the mark.
 pub const MARK_VARIABLE: &str = "ENN_LAUNCH";
 
 /// A mark that all processes of a launch inherit. A launch inside another carries both marks.
@@ -132,13 +132,8 @@ fn environment(pid: u32) -> Vec<u8> {
     fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()
 }
 
-/// Returns the parent of a running process.
 fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name is in parentheses and may hold anything; after it come state and parent.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    if state == "Z" { None } else { fields.next()?.parse().ok() }
+    ProcStat::read(pid).filter(|stat| stat.state != 'Z').map(|stat| stat.parent)
 }
 
 fn processes() -> impl Iterator<Item = u32> {

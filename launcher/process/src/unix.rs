@@ -9,7 +9,7 @@ use super::{
 };
 use nix::{
     errno::Errno,
-    fcntl::{FcntlArg, FdFlag, fcntl},
+    fcntl::{FcntlArg, FdFlag, OFlag, fcntl},
     pty::{OpenptyResult, openpty},
     sched::CpuSet,
     sys::{
@@ -29,7 +29,6 @@ use std::{
 /// Properties that a process receives between fork and exec, besides a group of its own.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Binding {
-    /// Descriptor that the process inherits.
     pub(super) inherit: Option<RawFd>,
     /// CPUs on which the process may run.
     pub(super) cpus: Option<CpuSet>,
@@ -61,9 +60,7 @@ impl Binding {
     pub fn inheriting(fd: RawFd) -> Self {
         Self { inherit: Some(fd), ..Self::default() }
     }
-}
 
-impl Binding {
     /// Moves a process that has not begun its work into the control group and to the CPUs.
     ///
     /// # Errors
@@ -90,9 +87,6 @@ pub fn signal_mask(pid: u32, name: &str) -> u64 {
 }
 
 /// Returns the descriptors beyond the standard streams that an executed program inherits, in order.
-///
-/// # Errors
-/// Any error of the system.
 pub fn inherited_descriptors() -> io::Result<Vec<RawFd>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
@@ -171,16 +165,18 @@ pub fn unread_bytes(fd: BorrowedFd<'_>) -> u64 {
     if status == 0 { u64::try_from(count).unwrap_or(0) } else { 0 }
 }
 
-/// Returns whether the child ended, without reaping it: the ids of process and group stay in use.
-pub fn has_ended(pid: u32) -> bool {
+/// Returns the status of a child without reaping it: the ids of process and group stay in use.
+fn status(pid: u32) -> nix::Result<WaitStatus> {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    !matches!(waitid(Id::Pid(Pid::from_raw(pid.cast_signed())), flags), Ok(WaitStatus::StillAlive))
+    waitid(Id::Pid(Pid::from_raw(pid.cast_signed())), flags)
 }
 
-/// Returns whether the child ended with code 0, without reaping it.
+pub(super) fn has_ended(pid: u32) -> bool {
+    !matches!(status(pid), Ok(WaitStatus::StillAlive))
+}
+
 pub(super) fn ended_well(pid: u32) -> bool {
-    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    matches!(waitid(Id::Pid(Pid::from_raw(pid.cast_signed())), flags), Ok(WaitStatus::Exited(_, 0)))
+    matches!(status(pid), Ok(WaitStatus::Exited(_, 0)))
 }
 
 /// Sends a signal to the process group led by `pid`. The leader must not have been reaped.
@@ -191,11 +187,7 @@ pub(super) fn signal_group(pid: u32, signal: Signal) {
 
 /// Makes this process the parent of orphaned descendants, so that none escapes by a double fork.
 pub fn adopt_orphans() -> io::Result<()> {
-    // SAFETY: prctl with an integer; it touches this process only.
-    match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(nix::sys::prctl::set_child_subreaper(true)?)
 }
 
 /// Descriptor to which the handler writes a signal's number; -1 while none is installed.
@@ -227,11 +219,8 @@ impl Signals {
     /// Takes over these signals of the process; `None` when another agent of this process already has.
     pub fn install(which: &[Signal]) -> io::Result<Option<Self>> {
         let (read, write) = io::pipe()?;
-        for fd in [read.as_raw_fd(), write.as_raw_fd()] {
-            // SAFETY: fcntl on a descriptor we own.
-            if unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
-                return Err(io::Error::last_os_error());
-            }
+        for fd in [read.as_fd(), write.as_fd()] {
+            fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         }
         if SIGNAL_PIPE.compare_exchange(-1, write.as_raw_fd(), Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return Ok(None);

@@ -24,14 +24,13 @@ const END_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// The threads with their engines.
 pub(super) struct EnginePool {
-    /// The queue; `None` once no more jobs are accepted.
-    jobs: Option<Jobs>,
+    pub(super) jobs: Jobs,
     /// Dropping it asks all threads to end.
-    stop: Option<Sender<()>>,
+    stop: Sender<()>,
     /// The channel is disconnected when all threads have ended.
     ended: Receiver<()>,
     /// Numbers in the state of a stream; 0 without streams.
-    state: usize,
+    pub(super) state: usize,
 }
 
 impl EnginePool {
@@ -67,7 +66,7 @@ impl EnginePool {
             thread.spawn(run).map_err(|error| ServeError::Engine(error.into()))?;
         }
         drop((alive, work));
-        let mut pool = Self { jobs: Some(jobs), stop: Some(stop), ended, state: 0 };
+        let mut pool = Self { jobs, stop, ended, state: 0 };
         match first.recv() {
             Ok(Ok(state)) => pool.state = state,
             Ok(Err(failure)) => {
@@ -79,20 +78,9 @@ impl EnginePool {
         Ok(pool)
     }
 
-    /// Numbers in the state of a stream; 0 without streams.
-    pub(super) const fn state(&self) -> usize {
-        self.state
-    }
-
-    /// Returns the queue for new jobs.
-    pub(super) fn jobs(&self) -> Jobs {
-        self.jobs.clone().expect("the pool takes jobs until it is stopped")
-    }
-
     /// Ends all engines after the waiting jobs. An engine that computes for too long ends with the process.
-    pub(super) fn stop(mut self) {
-        self.jobs = None;
-        self.stop = None;
+    pub(super) fn stop(self) {
+        drop((self.jobs, self.stop));
         let _late = self.ended.recv_timeout(END_WAIT_MAX);
     }
 }
@@ -133,7 +121,7 @@ impl EngineThread {
                 NextAction::Closed => return,
                 NextAction::Ended => self.metrics.engine_down("it ended while it waited"),
                 NextAction::Batch(batch) => {
-                    if self.compute(engine.as_mut(), batch).is_ok() {
+                    if self.compute(engine.as_mut(), batch) {
                         continue;
                     }
                 }
@@ -168,30 +156,31 @@ impl EngineThread {
         NextAction::Batch(batch)
     }
 
-    /// Computes jobs together and answers the finished ones; an engine that fails is counted.
-    fn compute(&mut self, engine: &mut dyn Engine, batch: Vec<EngineJob>) -> Result<(), EngineGone> {
+    /// Computes jobs together and answers the finished ones; returns whether the engine can be used again.
+    fn compute(&mut self, engine: &mut dyn Engine, batch: Vec<EngineJob>) -> bool {
         let (mut streams, mut alone): (Vec<EngineJob>, Vec<EngineJob>) =
             batch.into_iter().partition(EngineJob::is_stream);
         if let Err(lost) = self.compute_rows(engine, &mut alone) {
             alone.append(&mut streams);
-            return Err(self.fail_jobs(&lost, alone));
+            self.fail_jobs(&lost, alone);
+            return false;
         }
         self.work.settle(alone);
         if let Err(lost) = self.compute_streams(engine, &mut streams) {
-            return Err(self.fail_jobs(&lost, streams));
+            self.fail_jobs(&lost, streams);
+            return false;
         }
         self.work.settle(streams);
-        Ok(())
+        true
     }
 
-    fn fail_jobs(&self, lost: &EngineError, jobs: Vec<EngineJob>) -> EngineGone {
+    fn fail_jobs(&self, lost: &EngineError, jobs: Vec<EngineJob>) {
         // The metrics are updated before the clients get the error.
         self.metrics.engine_down(&match lost {
             EngineError::Late(time) => format!("it gave no answer within {} s", time.as_secs()),
             EngineError::Ended(failure) => failure.to_string(),
         });
         jobs.into_iter().for_each(|job| job.refuse(Problem::of(lost)));
-        EngineGone
     }
 
     /// Computes the parts of jobs with independent rows.
@@ -202,9 +191,9 @@ impl EngineThread {
         }
         let joined;
         let x = if let [only] = &*jobs {
-            only.part_inputs()
+            only.inputs(only.part)
         } else {
-            joined = jobs.iter().flat_map(|job| job.part_inputs().iter().copied()).collect::<Vec<f32>>();
+            joined = jobs.iter().flat_map(|job| job.inputs(job.part).iter().copied()).collect::<Vec<f32>>();
             &joined
         };
         let began = Instant::now();
@@ -225,7 +214,7 @@ impl EngineThread {
             if here.is_empty() {
                 return Ok(());
             }
-            let x: Vec<f32> = here.iter().flat_map(|job| job.next_row()).copied().collect();
+            let x: Vec<f32> = here.iter().flat_map(|job| job.inputs(1)).copied().collect();
             let states: Vec<f32> = here.iter().flat_map(|job| &job.state).copied().collect();
             let began = Instant::now();
             let (mut answers, after) = engine.answer_next(&x, &states, here.len())?;
@@ -280,9 +269,6 @@ impl EngineThread {
         }
     }
 }
-
-/// Marks an engine that is not used again.
-struct EngineGone;
 
 /// The next action of an engine thread.
 enum NextAction {

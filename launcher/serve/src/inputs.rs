@@ -13,7 +13,7 @@ use std::{
     fs::{self, DirBuilder, File},
     io,
     os::unix::fs::DirBuilderExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -38,7 +38,7 @@ pub(super) struct Inputs {
     subject: Subject,
     encoder: Option<Encoder>,
     pub(super) schema: Schema,
-    sheet: Sheet,
+    pub(super) sheet: Sheet,
     next: AtomicU64,
 }
 
@@ -100,10 +100,6 @@ impl Inputs {
     pub(super) fn numbers(&self) -> usize {
         self.schema.outputs.max(1)
     }
-
-    pub(super) fn sheet(&self) -> &Sheet {
-        &self.sheet
-    }
 }
 
 /// Combines names and answers for the table of predictions.
@@ -123,11 +119,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        remove(&self.0);
+        // Leftovers are removed with the server's own directory.
+        let _gone = fs::remove_dir_all(&self.0);
     }
-}
-
-/// Leftovers are removed with the server's own directory.
-fn remove(path: &Path) {
-    let _gone = fs::remove_dir_all(path);
 }

@@ -51,20 +51,10 @@ impl EngineJob {
     }
 
     /// Returns the inputs of the next rows.
-    fn inputs(&self, rows: usize) -> &[f32] {
+    pub(super) fn inputs(&self, rows: usize) -> &[f32] {
         let width = self.x.len() / self.rows.max(1);
         let first = self.done.status.len();
         &self.x[first * width..(first + rows) * width]
-    }
-
-    /// Returns the inputs of the rows that are computed next.
-    pub(super) fn part_inputs(&self) -> &[f32] {
-        self.inputs(self.part)
-    }
-
-    /// Returns the inputs of the next row.
-    pub(super) fn next_row(&self) -> &[f32] {
-        self.inputs(1)
     }
 
     /// Sends the complete answers. A stream continues from the new state if the client still waits.

@@ -10,7 +10,6 @@
 //! fail, with an error; answers are equal to those of `enn predict`.
 
 mod budget;
-mod connections;
 mod engine;
 mod engine_pool;
 mod http;
@@ -27,11 +26,12 @@ mod streams;
 mod token;
 
 pub use engine::{Answers, Engine, EngineError, Failure, Start};
-pub use http::{CancelGrace, Drained};
+pub use enn_ui::http_server::{CancelGrace, Drained};
 pub use inputs::Subject;
 pub use token::{Token, TokenError};
 
 use engine_pool::EnginePool;
+use enn_ui::http_server::HttpServer;
 use inputs::Inputs;
 use metrics::ServeMetrics;
 use route::Router;
@@ -43,7 +43,6 @@ use std::{
 };
 use streams::Streams;
 
-/// Errors of starting a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The address is taken or does not belong to this host.
@@ -56,10 +55,8 @@ pub enum ServeError {
     Open { address: SocketAddr },
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The data of the model cannot be described.
     #[error(transparent)]
     Stage(#[from] enn_data::stage::StageError),
-    /// A system call failed.
     #[error("cannot {what}: {source}")]
     System { what: &'static str, source: io::Error },
     #[error("{0}")]
@@ -73,7 +70,6 @@ pub struct Limits {
     pub batch_rows_max: usize,
     /// Maximum wait for more requests to compute together with the first.
     pub batch_wait: Duration,
-    /// Maximum number of waiting requests.
     pub queue_max: usize,
     /// Maximum size of a request's body, bytes.
     pub body_bytes_max: usize,
@@ -81,11 +77,9 @@ pub struct Limits {
     pub unpacked_bytes_max: usize,
     /// Maximum size of all concurrent requests, bytes.
     pub bodies_bytes_max: usize,
-    /// Maximum number of rows of a request.
     pub rows_max: usize,
     /// Maximum number of values of an answer.
     pub numbers_max: usize,
-    /// Maximum number of connections.
     pub connections_max: usize,
     /// Maximum time for a request's head, and between requests.
     pub head_wait: Duration,
@@ -93,7 +87,6 @@ pub struct Limits {
     pub body_wait: Duration,
     /// Maximum time for an answer, including the wait. The owner of an engine replaces it when it takes longer.
     pub answer_wait: Duration,
-    /// Maximum number of streams.
     pub streams_max: usize,
     /// Maximum time between two requests of a stream, after which it is closed.
     pub stream_idle_max: Duration,
@@ -123,19 +116,17 @@ impl Default for Limits {
     }
 }
 
-/// Settings of a server.
 pub struct Settings {
     pub address: SocketAddr,
     /// The token that clients must send.
     pub token: Option<Token>,
     pub limits: Limits,
-    /// The number of engines.
     pub workers: usize,
 }
 
 /// A running server with its engines.
 pub struct Server {
-    http: http::Http,
+    http: HttpServer,
     pool: EnginePool,
     router: Arc<Router>,
 }
@@ -157,11 +148,12 @@ impl Server {
         let metrics = Arc::new(ServeMetrics::new(settings.workers));
         let pool = EnginePool::start(start.into(), &settings, Arc::clone(&metrics))?;
         let limits = settings.limits;
-        let streams = Some(pool.state()).filter(|state| *state > 0);
+        let streams = Some(pool.state).filter(|state| *state > 0);
         let streams = streams.map(|state| Streams::new(state, limits.streams_max, limits.stream_idle_max));
-        let router = Router { inputs, metrics, jobs: pool.jobs(), streams, token: settings.token, address, limits };
+        let router =
+            Router { inputs, metrics, jobs: pool.jobs.clone(), streams, token: settings.token, address, limits };
         let router = Arc::new(router);
-        let http = http::Http::start(listener, Arc::clone(&router)).map_err(listen)?;
+        let http = http::start(listener, Arc::clone(&router)).map_err(listen)?;
         Ok(Self { http, pool, router })
     }
 

@@ -10,7 +10,6 @@ use std::{
 /// Upper bounds of the histogram of latencies, seconds.
 const BOUNDS_S: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 
-/// Counters of a server.
 #[derive(Debug)]
 pub(super) struct ServeMetrics(Mutex<Counts>);
 
@@ -61,7 +60,6 @@ impl ServeMetrics {
         self.lock().in_flight
     }
 
-    /// Counts an answered request.
     pub(super) fn answered(&self, status: u16, took: Duration) {
         let mut counts = self.lock();
         let took = took.as_secs_f64();

@@ -23,7 +23,6 @@ const PART_ROWS_MIN: usize = 8;
 const CALLS_PER_PART: f64 = 4.0;
 /// Weight of an older measurement relative to the next one.
 const MEMORY: f64 = 0.8;
-/// Maximum growth factor of parts.
 const GROWTH_MAX: usize = 4;
 
 /// The order of jobs. Engines alternate, so that short jobs overtake long ones and long ones still progress.
@@ -86,18 +85,15 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Returns the state without measurements.
     pub(super) fn new(most: usize) -> Self {
         let most = most.max(1);
         Self { rows: PART_ROWS.min(most), most, call: 0.0, sums: [0.0; 5] }
     }
 
-    /// Returns the number of rows of the next part.
     pub(super) const fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Records the time of a call.
     pub(super) fn took(&mut self, rows: usize, took: Duration) {
         let count = rows as f64;
         let seconds = took.as_secs_f64();

@@ -67,7 +67,6 @@ impl Problem {
         }
     }
 
-    /// Returns the HTTP status.
     pub(super) fn status(&self) -> u16 {
         match self {
             Self::NotFound { .. } | Self::NoStreams | Self::Stream { .. } => 404,
@@ -86,7 +85,6 @@ impl Problem {
         }
     }
 
-    /// Returns a header for the response.
     pub(super) fn header(&self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Method { allowed, .. } => Some(("allow", allowed)),

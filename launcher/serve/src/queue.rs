@@ -13,7 +13,6 @@ use std::{
 /// The waiting jobs, oldest first; a job that was computed in part comes after all that arrived before.
 type Waiting = Arc<Mutex<VecDeque<EngineJob>>>;
 
-/// The sending side of the queue.
 #[derive(Clone)]
 pub(super) struct Jobs {
     waiting: Waiting,
@@ -21,7 +20,6 @@ pub(super) struct Jobs {
     most: usize,
 }
 
-/// The receiving side of the queue.
 #[derive(Clone)]
 pub(super) struct Work {
     waiting: Waiting,
@@ -32,7 +30,6 @@ pub(super) struct Work {
 /// The reason why a job is not accepted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotTaken {
-    /// The queue is full.
     Full,
     /// All engines have ended.
     Closed,
@@ -52,7 +49,6 @@ fn locked(waiting: &Waiting) -> MutexGuard<'_, VecDeque<EngineJob>> {
 }
 
 impl Jobs {
-    /// Appends a job unless the queue is full.
     pub(super) fn push(&self, job: EngineJob) -> Result<(), NotTaken> {
         let mut waiting = locked(&self.waiting);
         if waiting.len() >= self.most {
@@ -68,7 +64,6 @@ impl Jobs {
         Ok(())
     }
 
-    /// Returns the number of waiting jobs.
     pub(super) fn len(&self) -> usize {
         locked(&self.waiting).len()
     }

@@ -15,6 +15,7 @@ use super::{
 use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, Schema};
 use enn_data::stage::{Batches, text_bytes};
+use enn_ui::http_server::HttpAnswer;
 use serde_json::{Value, json};
 use std::{
     cell::{Cell, RefCell},
@@ -28,7 +29,6 @@ use std::{
 pub(super) const ARROW: &str = "application/vnd.apache.arrow.stream";
 const JSON: &str = "application/json";
 
-/// The head of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Head<'a> {
     pub(super) method: &'a str,
@@ -50,12 +50,11 @@ impl Head<'_> {
 /// The next step for a request.
 #[derive(Debug)]
 pub(super) enum Step {
-    Done(Answer),
+    Done(HttpAnswer),
     /// The body must be read and given to [`Router::submit`].
     Predict(PredictRequest),
 }
 
-/// A request for predictions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PredictRequest {
     form: Form,
@@ -70,24 +69,16 @@ pub(super) enum Form {
     Arrow,
 }
 
-#[derive(Debug, PartialEq)]
-pub(super) struct Answer {
-    pub(super) status: u16,
-    pub(super) kind: &'static str,
-    pub(super) header: Option<(&'static str, &'static str)>,
-    pub(super) body: Vec<u8>,
+fn ok(kind: &'static str, body: Vec<u8>) -> HttpAnswer {
+    HttpAnswer { status: 200, kind, header: None, body }
 }
 
-impl Answer {
-    fn ok(kind: &'static str, body: Vec<u8>) -> Self {
-        Self { status: 200, kind, header: None, body }
-    }
+fn json(status: u16, value: &Value) -> HttpAnswer {
+    HttpAnswer { status, kind: JSON, header: None, body: format!("{value}\n").into_bytes() }
+}
 
-    fn json(status: u16, value: &Value) -> Self {
-        Self { status, kind: JSON, header: None, body: format!("{value}\n").into_bytes() }
-    }
-
-    pub(super) fn of(problem: &Problem) -> Self {
+impl From<&Problem> for HttpAnswer {
+    fn from(problem: &Problem) -> Self {
         Self { status: problem.status(), kind: JSON, header: problem.header(), body: problem.body() }
     }
 }
@@ -100,7 +91,6 @@ pub(super) struct ResponseContext {
     names: Vec<String>,
 }
 
-/// The parts of the server that answer requests.
 pub(super) struct Router {
     pub(super) inputs: Inputs,
     pub(super) metrics: Arc<ServeMetrics>,
@@ -115,7 +105,7 @@ pub(super) struct Router {
 impl Router {
     /// Decides by the head alone.
     pub(super) fn head(&self, head: &Head<'_>) -> Step {
-        self.route(head).unwrap_or_else(|problem| Step::Done(Answer::of(&problem)))
+        self.route(head).unwrap_or_else(|problem| Step::Done((&problem).into()))
     }
 
     fn route(&self, head: &Head<'_>) -> Result<Step, Problem> {
@@ -147,22 +137,22 @@ impl Router {
                 method("/streams", "POST")?;
                 self.ready()?;
                 let name = self.streams()?.begin(Instant::now())?;
-                Ok(Step::Done(Answer::json(201, &json!({ "stream": name }))))
+                Ok(Step::Done(json(201, &json!({ "stream": name }))))
             }
             "/" => {
                 method("/", read)?;
                 let streams = self.streams.as_ref().map(|streams| streams.description());
-                Ok(Step::Done(Answer::ok(JSON, self.inputs.schema.body(self.address, self.token.is_some(), streams))))
+                Ok(Step::Done(ok(JSON, self.inputs.schema.body(self.address, self.token.is_some(), streams))))
             }
             "/example" => {
                 method("/example", read)?;
-                Ok(Step::Done(Answer::json(200, &self.inputs.schema.example())))
+                Ok(Step::Done(json(200, &self.inputs.schema.example())))
             }
             "/metrics" => {
                 method("/metrics", read)?;
                 let streams = self.streams.as_ref().map(|streams| streams.count(Instant::now()));
                 let page = self.metrics.page(self.jobs.len(), streams);
-                Ok(Step::Done(Answer::ok(enn_ui::openmetrics::CONTENT_TYPE, page.into_bytes())))
+                Ok(Step::Done(ok(enn_ui::openmetrics::CONTENT_TYPE, page.into_bytes())))
             }
             path => match path.strip_prefix("/streams/") {
                 Some(name) => self.stream(head, name),
@@ -172,7 +162,7 @@ impl Router {
     }
 
     /// Answers a health check on an excess connection, without the details that need a token.
-    pub(super) fn health_unauthenticated(&self, asked: &[u8]) -> Option<Answer> {
+    pub(super) fn health_unauthenticated(&self, asked: &[u8]) -> Option<HttpAnswer> {
         let line = asked.split(|byte| *byte == b'\r').next().and_then(|line| std::str::from_utf8(line).ok())?;
         let mut words = line.split(' ');
         let method = words.next()?;
@@ -190,7 +180,6 @@ impl Router {
         self.streams.as_ref().ok_or(Problem::NoStreams)
     }
 
-    /// Routes a request for a stream.
     fn stream(&self, head: &Head<'_>, name: &str) -> Result<Step, Problem> {
         let streams = self.streams()?;
         let now = Instant::now();
@@ -203,9 +192,9 @@ impl Router {
             }
             "DELETE" => {
                 streams.end(name, now)?;
-                Ok(Step::Done(Answer::json(200, &json!({ "ended": name, "rows": known["rows"] }))))
+                Ok(Step::Done(json(200, &json!({ "ended": name, "rows": known["rows"] }))))
             }
-            _ => Ok(Step::Done(Answer::json(200, &known))),
+            _ => Ok(Step::Done(json(200, &known))),
         }
     }
 
@@ -222,7 +211,7 @@ impl Router {
     }
 
     /// The message of a failed worker may contain file names, and is shown to authorised clients only.
-    fn health(&self, asks_ready: bool, head: &Head<'_>) -> Answer {
+    fn health(&self, asks_ready: bool, head: &Head<'_>) -> HttpAnswer {
         let is_known = match &self.token {
             Some(token) => token.is_in(head.authorization),
             None => head.host.is_none_or(is_loopback),
@@ -237,7 +226,7 @@ impl Router {
         let last = last.filter(|_| is_known);
         let workers = json!({"up": up, "of": of, "replaced": replaced, "last": last});
         let status = if ready.is_err() && asks_ready { 503 } else { 200 };
-        Answer::json(status, &json!({"live": true, "ready": ready.is_ok(), "why": why, "workers": workers}))
+        json(status, &json!({"live": true, "ready": ready.is_ok(), "why": why, "workers": workers}))
     }
 
     /// Parses a body and queues its rows. `share` holds the body's bytes.
@@ -277,13 +266,13 @@ impl Router {
     }
 
     /// Formats the answers in the form of the request.
-    pub(super) fn respond(&self, context: &ResponseContext, answers: &Answers) -> Answer {
+    pub(super) fn respond(&self, context: &ResponseContext, answers: &Answers) -> HttpAnswer {
         let rows = sheet_rows(&context.names, answers);
         match context.form {
-            Form::Json => Answer::ok(JSON, self.inputs.sheet().json(&rows, context.objects)),
-            Form::Arrow => match self.inputs.sheet().arrow(&rows) {
-                Ok(body) => Answer::ok(ARROW, body),
-                Err(error) => Answer::of(&Problem::Lost { cause: error.to_string() }),
+            Form::Json => ok(JSON, self.inputs.sheet.json(&rows, context.objects)),
+            Form::Arrow => match self.inputs.sheet.arrow(&rows) {
+                Ok(body) => ok(ARROW, body),
+                Err(error) => (&Problem::Lost { cause: error.to_string() }).into(),
             },
         }
     }

@@ -17,7 +17,6 @@ use std::{
     sync::Arc,
 };
 
-/// Errors of reading rows.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RowsError {
     #[error("the body is no JSON: {0}")]
@@ -42,7 +41,6 @@ pub(super) enum RowsError {
     Cell { row: usize, column: String, found: String, expected: &'static str },
 }
 
-/// The type of a column.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Kind {
     Number,
@@ -55,7 +53,6 @@ pub(super) enum Kind {
     Time,
 }
 
-/// A column of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Column {
     pub(super) name: String,
@@ -89,7 +86,7 @@ impl Columns {
             problem: None,
         };
         let mut json = serde_json::Deserializer::from_slice(body);
-        let read = Body(&mut table).deserialize(&mut json).and_then(|()| json.end());
+        let read = Reader { table: &mut table, level: Level::Body }.deserialize(&mut json).and_then(|()| json.end());
         if let Some(problem) = table.problem.take() {
             return Err(problem);
         }
@@ -211,160 +208,149 @@ impl Table<'_> {
     }
 }
 
-/// Rejects values that are neither arrays nor objects.
-macro_rules! plain {
-    ($($visit:ident($($of:ty)?) $found:literal),*) => {
-        $(fn $visit<E: Error>(self $(, _: $of)?) -> Result<(), E> { self.plain($found) })*
-    };
+/// What is read: the body, its rows, or one row.
+enum Level {
+    Body,
+    Rows,
+    Row,
 }
 
-macro_rules! plains {
-    () => {
-        plain!(
-            visit_unit() "null", visit_bool(bool) "a truth value", visit_i64(i64) "a number", visit_u64(u64) "a number",
-            visit_f64(f64) "a number", visit_str(&str) "a text"
-        );
-    };
+struct Reader<'t, 'c> {
+    table: &'t mut Table<'c>,
+    level: Level,
 }
 
-/// The seed of a whole body.
-struct Body<'t, 'c>(&'t mut Table<'c>);
-struct Rows<'t, 'c>(&'t mut Table<'c>);
-/// The seed of one row.
-struct Row<'t, 'c>(&'t mut Table<'c>);
-
-macro_rules! any {
-    ($($own:ident),*) => {
-        $(impl<'de> DeserializeSeed<'de> for $own<'_, '_> {
-            type Value = ();
-
-            fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
-                json.deserialize_any(self)
-            }
-        })*
-    };
-}
-
-any!(Body, Rows, Row);
-
-impl Body<'_, '_> {
-    fn plain<E: Error>(self, found: &str) -> Result<(), E> {
-        self.0.refuse(RowsError::Shape { found: found.to_owned() })
+impl Reader<'_, '_> {
+    /// Refuses a value of a wrong type.
+    fn wrong<E: Error>(self, found: &'static str) -> Result<(), E> {
+        let row = self.table.rows;
+        self.table.refuse(match self.level {
+            Level::Body => RowsError::Shape { found: found.to_owned() },
+            Level::Rows => RowsError::Shape { found: format!("an object whose rows are {found}") },
+            Level::Row => RowsError::Row { row, found },
+        })
     }
 }
 
-impl<'de> Visitor<'de> for Body<'_, '_> {
+impl<'de> DeserializeSeed<'de> for Reader<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
+        json.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Reader<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object with rows")
     }
 
-    plains!();
-
-    fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<(), A::Error> {
-        self.plain("an array")
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        self.wrong("null")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+    fn visit_bool<E: Error>(self, _: bool) -> Result<(), E> {
+        self.wrong("a truth value")
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<(), E> {
+        self.wrong("a number")
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<(), E> {
+        self.wrong("a number")
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<(), E> {
+        self.wrong("a number")
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<(), E> {
+        self.wrong("a text")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, values: A) -> Result<(), A::Error> {
+        match self.level {
+            Level::Body => self.wrong("an array"),
+            Level::Rows => self.table.read_rows(values),
+            Level::Row => self.table.read_array(values),
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<(), A::Error> {
+        match self.level {
+            Level::Body => self.table.read_body(fields),
+            Level::Rows => self.wrong("an object"),
+            Level::Row => self.table.read_object(fields),
+        }
+    }
+}
+
+impl Table<'_> {
+    fn read_body<'de, A: MapAccess<'de>>(&mut self, mut fields: A) -> Result<(), A::Error> {
         let mut names: Vec<String> = Vec::new();
         while let Some(name) = fields.next_key::<Cow<'de, str>>()? {
             if name != "rows" || !names.is_empty() {
                 names.push(brief(&name));
-                return self.plain(&format!("an object with {}", names.join(", ")));
+                return self.refuse(RowsError::Shape { found: format!("an object with {}", names.join(", ")) });
             }
             names.push(name.into_owned());
-            fields.next_value_seed(Rows(&mut *self.0))?;
+            fields.next_value_seed(Reader { table: self, level: Level::Rows })?;
         }
-        if names.is_empty() { self.plain("an object with nothing in it") } else { Ok(()) }
-    }
-}
-
-impl Rows<'_, '_> {
-    fn plain<E: Error>(self, found: &str) -> Result<(), E> {
-        self.0.refuse(RowsError::Shape { found: format!("an object whose rows are {found}") })
-    }
-}
-
-impl<'de> Visitor<'de> for Rows<'_, '_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an array of rows")
+        if names.is_empty() {
+            return self.refuse(RowsError::Shape { found: "an object with nothing in it".to_owned() });
+        }
+        Ok(())
     }
 
-    plains!();
-
-    fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<(), A::Error> {
-        self.plain("an object")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut rows: A) -> Result<(), A::Error> {
-        let table = self.0;
-        while table.rows < table.rows_max {
-            if rows.next_element_seed(Row(&mut *table))?.is_none() {
+    fn read_rows<'de, A: SeqAccess<'de>>(&mut self, mut rows: A) -> Result<(), A::Error> {
+        while self.rows < self.rows_max {
+            if rows.next_element_seed(Reader { table: self, level: Level::Row })?.is_none() {
                 return Ok(());
             }
-            table.rows += 1;
+            self.rows += 1;
         }
-        let mut found = table.rows;
+        let mut found = self.rows;
         while rows.next_element::<IgnoredAny>()?.is_some() {
             found += 1;
         }
-        let limit = table.rows_max;
-        if found > limit { table.refuse(Problem::Rows { found, limit }) } else { Ok(()) }
-    }
-}
-
-impl Row<'_, '_> {
-    fn plain<E: Error>(self, found: &'static str) -> Result<(), E> {
-        let row = self.0.rows;
-        self.0.refuse(RowsError::Row { row, found })
-    }
-}
-
-impl<'de> Visitor<'de> for Row<'_, '_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a row")
+        let limit = self.rows_max;
+        if found > limit { self.refuse(Problem::Rows { found, limit }) } else { Ok(()) }
     }
 
-    plains!();
-
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
-        let table = self.0;
-        table.row(true)?;
+    fn read_object<'de, A: MapAccess<'de>>(&mut self, mut fields: A) -> Result<(), A::Error> {
+        self.row(true)?;
         while let Some(name) = fields.next_key::<Cow<'de, str>>()? {
-            match table.places.get(&*name).copied() {
+            match self.places.get(&*name).copied() {
                 Some(at) => {
                     let cell: Cell<'de> = fields.next_value()?;
-                    table.push(at, &cell)?;
+                    self.push(at, &cell)?;
                 }
-                None if table.columns.also.iter().any(|also| *also == *name) => {
+                None if self.columns.also.iter().any(|also| *also == *name) => {
                     fields.next_value::<IgnoredAny>()?;
                 }
-                None => return table.refuse(table.columns.unknown(table.rows, &name)),
+                None => return self.refuse(self.columns.unknown(self.rows, &name)),
             }
         }
-        match table.filled.iter().position(|rows| *rows == table.rows) {
+        match self.filled.iter().position(|rows| *rows == self.rows) {
             Some(at) => {
-                let column = table.columns.columns[at].name.clone();
-                table.refuse(RowsError::Missing { row: table.rows, column })
+                let column = self.columns.columns[at].name.clone();
+                self.refuse(RowsError::Missing { row: self.rows, column })
             }
             None => Ok(()),
         }
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<(), A::Error> {
-        let table = self.0;
-        let expected = table.filled.len();
-        table.row(false)?;
+    fn read_array<'de, A: SeqAccess<'de>>(&mut self, mut values: A) -> Result<(), A::Error> {
+        let expected = self.filled.len();
+        self.row(false)?;
         let mut found = 0;
         while found < expected
             && let Some(cell) = values.next_element::<Cell<'de>>()?
         {
-            table.push(found, &cell)?;
+            self.push(found, &cell)?;
             found += 1;
         }
         while found >= expected && values.next_element::<IgnoredAny>()?.is_some() {
@@ -373,12 +359,11 @@ impl<'de> Visitor<'de> for Row<'_, '_> {
         if found == expected {
             return Ok(());
         }
-        let columns = table.columns.names();
-        table.refuse(RowsError::Width { row: table.rows, found, expected, columns })
+        let columns = self.columns.names();
+        self.refuse(RowsError::Width { row: self.rows, found, expected, columns })
     }
 }
 
-/// The value of a cell.
 enum Cell<'de> {
     Null,
     Truth(bool),
@@ -405,8 +390,8 @@ impl Cell<'_> {
 
 impl<'de> Deserialize<'de> for Cell<'de> {
     fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl<'de> Visitor<'de> for Reader {
+        struct CellReader;
+        impl<'de> Visitor<'de> for CellReader {
             type Value = Cell<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -461,7 +446,7 @@ impl<'de> Deserialize<'de> for Cell<'de> {
                 Ok(Cell::Other("an object"))
             }
         }
-        json.deserialize_any(Reader)
+        json.deserialize_any(CellReader)
     }
 }
 

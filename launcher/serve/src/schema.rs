@@ -12,18 +12,15 @@ use enn_data::stage::{Encoder, labels_of, timestamp};
 use serde_json::{Value, json};
 use std::{iter::repeat, net::SocketAddr};
 
-/// Maximum number of listed categories of a column.
 const CATEGORIES_LISTED_MAX: usize = 1000;
 /// Time of examples: 2024-01-01, in seconds since 1970.
 const TIME: i64 = 1_704_067_200;
 /// Maximum number of rows of an example of windows.
 const EXAMPLE_ROWS_MAX: usize = 10_000;
 
-/// The description of the served model.
 #[derive(Debug)]
 pub(super) struct Schema {
     pub(super) columns: Columns,
-    /// The number of values of an answer.
     pub(super) outputs: usize,
     description: Value,
     /// The rows of an example sample.
@@ -176,7 +173,6 @@ fn example(subject: &Subject, column: &Column) -> Value {
     }
 }
 
-/// Returns the smallest integer of an index.
 fn offset(known: Option<&FeatureMeta>) -> i64 {
     known.and_then(|known| known.index.as_ref()).map_or(0, |index| index.offset)
 }

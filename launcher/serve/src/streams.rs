@@ -15,10 +15,8 @@ use std::{
 /// Number of random bytes in a name.
 const NAME_BYTES: usize = 16;
 
-/// The open streams of a server.
 #[derive(Debug)]
 pub(super) struct Streams {
-    /// The number of values in each state.
     numbers: usize,
     /// The maximum number of streams, and the maximum idle time.
     most: usize,
@@ -72,7 +70,6 @@ impl Streams {
         Ok(name)
     }
 
-    /// Describes an open stream as JSON.
     pub(super) fn describe(&self, name: &str, now: Instant) -> Result<Value, Problem> {
         let open = self.at(now);
         let entry = open.get(name).ok_or_else(|| self.unknown(name))?;
@@ -84,7 +81,6 @@ impl Streams {
         self.at(now).remove(name).map(|_| ()).ok_or_else(|| self.unknown(name))
     }
 
-    /// Takes the state of a stream for a request.
     pub(super) fn lease(self: &Arc<Self>, name: &str, now: Instant) -> Result<StreamLease, Problem> {
         let mut open = self.at(now);
         let entry = open.get_mut(name).ok_or_else(|| self.unknown(name))?;
@@ -112,7 +108,6 @@ impl Streams {
 }
 
 impl StreamLease {
-    /// Returns the state before the next row.
     pub(super) fn state(&self) -> &[f32] {
         &self.state
     }

@@ -12,16 +12,12 @@ const FILE_BYTES_MAX: u64 = 4096;
 /// Minimum length of the secret, bytes.
 const BYTES_MIN: usize = 16;
 
-/// Errors of reading a token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The file cannot be read.
     #[error("cannot read the token {}: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    /// Other users can read the file.
     #[error("{} can be read by everybody, expected its owner, and its group at most\n  hint: chmod 600 {}", path.display(), path.display())]
     Open { path: PathBuf },
-    /// The secret is too short or has invisible characters.
     #[error("{} holds {found} characters, expected at least {BYTES_MIN} visible ones in one line\n  hint: openssl rand -hex 32 > {}", path.display(), path.display())]
     Short { path: PathBuf, found: usize },
 }

@@ -73,15 +73,9 @@ pub fn newest_run(runs: &Path, name: &str, facts: &Facts, progress: Progress<'_>
 
 /// A checkpoint at an address of which only the parts that are read have been fetched.
 pub struct Outlined {
-    outline: Outline,
+    /// The checkpoint; its directory is removed with this value.
+    pub outline: Outline,
     _work: WorkDir,
-}
-
-impl Outlined {
-    /// Returns the checkpoint; its directory is removed with this value.
-    pub fn outline(&self) -> &Outline {
-        &self.outline
-    }
 }
 
 /// Opens the outline of the newest complete checkpoint at an address, or of the checkpoint there; returns the local copy of the run instead

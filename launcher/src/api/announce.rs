@@ -1,8 +1,9 @@
 //! Events get a timestamp and go to the user interface in a separate thread, so that a slow terminal or disk does not delay the agent.
 
+use crate::facts::Facts;
 use crossbeam_channel::{Sender, bounded};
 use enn_common::event::{Event, EventKind};
-use enn_process::GiveUp;
+use enn_process::{GiveUp, run_dir::RunDir};
 use enn_ui::{JournalError, MetricsServer, Mode, Sink};
 use std::{
     path::Path,
@@ -43,6 +44,28 @@ impl Announcer {
         let show = move || incoming.iter().for_each(|event| sink.event(&event));
         let thread = std::thread::Builder::new().name("enn-ui".into()).spawn(show).ok();
         Self { sender: Some(EventSender { events }), thread, give_up }
+    }
+
+    /// Sends the first event of a run.
+    pub(super) fn begin(&self, run: &RunDir, mode: &str, nproc: u32, facts: &Facts) {
+        self.send(EventKind::RunStarted {
+            run: run.id(),
+            mode: mode.to_owned(),
+            dir: run.path().to_owned(),
+            host: facts.host.clone(),
+            nproc,
+            argv: facts.argv.clone(),
+        });
+    }
+
+    /// Returns a function that sends warnings from another thread. The announcer ends when it is gone.
+    pub(super) fn warner(&self) -> impl Fn(String) + Send + Sync + use<> {
+        let events = self.sender();
+        move |message| {
+            if let Some(events) = &events {
+                events.send(EventKind::Warned { message });
+            }
+        }
     }
 
     /// Sends one event with the current time.

@@ -60,7 +60,6 @@ pub struct CvOptions {
     pub importance: Option<usize>,
 }
 
-/// The result of [`cross_validate`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct CrossValidated {
     pub dir: PathBuf,

@@ -1,7 +1,7 @@
 //! `evaluate`: predicts data with targets, compares, and does the same for baselines fitted to the run's training and validation rows.
 
 use super::{
-    groups,
+    evaluation_file, groups,
     importance::{self, Shuffling},
     predict::{PredictOptions, Subject, predict},
     train,
@@ -11,11 +11,11 @@ use enn_checkpoint::gather::cell_names;
 use enn_cluster::agent::Ended;
 use enn_common::{
     artifact::{
-        evaluation::{Evaluation, FILE, FORMAT, SeenPart, VERSION},
+        evaluation::{Evaluation, SeenPart},
         prediction::{PredictionManifest, manifest_path},
     },
     config::data::{DataConfig, Layout},
-    fs::{RelPath, atomic},
+    fs::RelPath,
     staged::{Split, Staged, npy::NpyElement, reader::NpyMap},
 };
 use enn_data::{
@@ -23,13 +23,12 @@ use enn_data::{
     evaluation::{self, EvaluationInput, IntervalCoverage, Quantiles, Seen},
 };
 use enn_process::run_dir::RunDir;
-use enn_ui::{Mode, report};
+use enn_ui::Mode;
 use std::path::{Path, PathBuf};
 
 /// The directory of evaluations below a run directory.
 const EVALUATIONS: &str = "evaluations";
 
-/// The options of [`evaluate`].
 #[derive(Debug, Clone)]
 pub struct EvaluateOptions {
     /// How the progress of prediction is shown.
@@ -45,12 +44,10 @@ pub struct EvaluateOptions {
     pub allow_unseen: bool,
 }
 
-/// The result of [`evaluate`].
 #[derive(Debug)]
 pub struct Evaluated {
     /// The directory with evaluation.json, report.html and the predictions.
     pub dir: PathBuf,
-    /// The evaluation; `None` when stopped.
     pub evaluation: Option<Evaluation>,
     pub ended: Ended,
 }
@@ -90,12 +87,7 @@ pub fn evaluate(model: &Path, data: &[PathBuf], facts: &Facts, options: &Evaluat
         let rises = shuffling.rises(&staged, &rows, repeats, options.seed, &mut evaluation.notes)?;
         evaluation.importance = importance::ranked(rises);
     }
-    let path = dir.join(FILE);
-    let json = |source| Error::Json { path: path.clone(), source };
-    atomic::write(&path, &serde_json::to_vec_pretty(&evaluation).map_err(json)?)?;
-    if let Err(error) = report::write_evaluation(&dir, &evaluation, staged.meta()) {
-        tracing::warn!("no report: {error}");
-    }
+    evaluation_file::write(&dir, &evaluation, staged.meta())?;
     Ok(Evaluated { dir, evaluation: Some(evaluation), ended: Ended::Finished })
 }
 
@@ -162,28 +154,13 @@ fn evaluate_forecasts(
     let row_forecasts = rows.iter().filter_map(|row| Some((*row, points.get(row * outputs..(row + 1) * outputs)?)));
     let classes = evaluation::classes(staged, row_forecasts);
     let evaluation = Evaluation {
-        format: FORMAT.to_owned(),
-        version: VERSION,
         run: subject.digest.run.clone(),
         step: subject.digest.step,
-        data: Vec::new(),
-        digest: meta.digest.clone(),
-        units: meta.units.clone(),
-        rows: meta.rows,
         judged: rows.len() as u64,
-        seen: parts.seen,
         warning,
-        all: parts.all,
-        reactivity: parts.reactivity,
-        horizons: parts.horizons,
-        group: options.group.clone().unwrap_or_default(),
-        groups: if options.group.is_some() { parts.groups } else { Vec::new() },
-        cells: parts.cells,
-        levels: held.as_ref().map_or_else(Vec::new, IntervalCoverage::levels),
-        intervals: held.as_ref().map_or_else(Vec::new, IntervalCoverage::intervals),
         classes,
-        importance: Vec::new(),
         notes,
+        ..evaluation_file::assembled(meta, parts, held.as_ref(), options.group.as_deref())
     };
     Ok((evaluation, rows))
 }

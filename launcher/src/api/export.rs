@@ -49,7 +49,6 @@ const NAMES_LACK: &str = "/\\\"'";
 /// The runtime name of an artifact of which only the structure was checked.
 const NOT_RUN: &str = "not run: its runtime is not on this machine";
 
-/// The options of [`export`].
 #[derive(Debug, Clone)]
 pub struct ExportOptions {
     pub targets: Vec<Target>,
@@ -169,7 +168,7 @@ fn prepared(
     if name.is_empty() || name != name_of(&name) {
         return Err(Error::Usage(Usage::ArtifactName { name }));
     }
-    let mut worker = launch::one_worker(&trained.config, facts)?;
+    let mut worker = launch::worker(&trained.config, facts, 1)?;
     worker.device = Device::Cpu;
     let data = trained.config.data.as_ref();
     let believed = data.map(|data| input_bounds(data, &trained.meta)).transpose()?.unwrap_or_default();

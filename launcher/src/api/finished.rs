@@ -72,14 +72,8 @@ impl FinishedRun {
         if mirror::is_kept(config, &self.dir) {
             mirror::end(config, &RunDir::open(&self.dir)?)?;
         }
-        Ok(TrainedRun {
-            dir: self.dir,
-            ended: Ended::Finished,
-            metrics: Some(self.trained.split),
-            checkpoint: Some(self.checkpoint),
-            restarts: 0,
-            rounds: 0,
-            led: true,
-        })
+        let metrics = Some(self.trained.split);
+        let checkpoint = Some(self.checkpoint);
+        Ok(TrainedRun { metrics, checkpoint, ..TrainedRun::new(self.dir, Ended::Finished) })
     }
 }

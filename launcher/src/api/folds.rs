@@ -1,7 +1,9 @@
 //! Combines the folds of a cross-validation into one evaluation: the model and the baselines that predict a row were not fitted to it.
 
 use super::{
+    checkpoints::sound_checkpoint,
     cv::{CvOptions, FORECASTS},
+    evaluation_file,
     forecast::{self, Kept},
     groups,
     importance::{self, Shuffling},
@@ -11,11 +13,9 @@ use enn_checkpoint::gather::cell_names;
 use enn_common::{
     artifact::{
         cv::{CvRecord, FoldRecord, FoldState, MODEL},
-        evaluation::{Evaluation, EvaluationPart, FILE, FORMAT, SeenPart, VERSION},
+        evaluation::{Evaluation, EvaluationPart, SeenPart},
     },
-    checkpoint::{Extent, find_sound},
     config::RunConfig,
-    fs::atomic,
     metrics::Metrics,
     staged::{Split, Staged, StagedMeta},
 };
@@ -25,7 +25,6 @@ use enn_data::{
     evaluation::{self, IntervalCoverage, ScoringContext, Seen},
 };
 use enn_process::run_dir::RunDir;
-use enn_ui::report;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -125,7 +124,7 @@ impl<'a> Folds<'a> {
             let checkpoint = sound_checkpoint(&run)?;
             let place = RunDir::open(&run)?;
             let staged = &record.staged;
-            forecast::predict_test_rows(self.config, self.facts, &place, &checkpoint, staged, Kept::Quantiles)?;
+            forecast::predict_test_rows(self.config, self.facts, &place, checkpoint.dir(), staged, Kept::Quantiles)?;
         }
         let staged = Staged::open(&record.staged)?;
         let weights = self.weights.as_deref();
@@ -162,12 +161,7 @@ impl<'a> Folds<'a> {
             }
             evaluation.importance = importance::ranked(all);
         }
-        let path = self.dir.join(FILE);
-        let json = |source| Error::Json { path: path.clone(), source };
-        atomic::write(&path, &serde_json::to_vec_pretty(&evaluation).map_err(json)?)?;
-        if let Err(error) = report::write_evaluation(&self.dir, &evaluation, self.staged.meta()) {
-            tracing::warn!("no report: {error}");
-        }
+        evaluation_file::write(&self.dir, &evaluation, self.staged.meta())?;
         Ok(Some(evaluation))
     }
 
@@ -181,32 +175,14 @@ impl<'a> Folds<'a> {
         let held = self.sum.held.as_ref();
         let untold = self.sum.untold;
         let rows = done.iter().map(|fold| record.folds[*fold].rows[Split::Test as usize]).sum();
+        let never = EvaluationPart { name: Seen::Never.name().to_owned(), ..parts.all.clone() };
         Evaluation {
-            format: FORMAT.to_owned(),
-            version: VERSION,
             run: record.run.clone(),
-            step: 0,
             data: self.config.data.as_ref().map_or_else(Vec::new, |data| data.files.clone()),
-            digest: meta.digest.clone(),
-            units: meta.units.clone(),
-            rows: meta.rows,
             judged: rows,
-            seen: vec![SeenPart {
-                rows,
-                part: EvaluationPart { name: Seen::Never.name().to_owned(), ..parts.all.clone() },
-            }],
-            warning: None,
-            all: parts.all,
-            reactivity: parts.reactivity,
-            horizons: parts.horizons,
-            group: self.options.group.clone().unwrap_or_default(),
-            groups: if self.options.group.is_some() { parts.groups } else { Vec::new() },
-            cells: parts.cells,
-            levels: held.map_or_else(Vec::new, IntervalCoverage::levels),
-            intervals: held.map_or_else(Vec::new, IntervalCoverage::intervals),
-            classes: None,
-            importance: Vec::new(),
+            seen: vec![SeenPart { rows, part: never }],
             notes: (untold > 0).then(|| evaluation::without_forecast(untold)).into_iter().collect(),
+            ..evaluation_file::assembled(meta, parts, held, self.options.group.as_deref())
         }
     }
 
@@ -222,7 +198,7 @@ impl<'a> Folds<'a> {
         let staged = Staged::open(&fold.staged)?;
         let rows: Vec<usize> = staged.rows_of(Split::Test).collect();
         let place = RunDir::create(&run.join(SHUFFLES), SHUFFLES, time::OffsetDateTime::now_utc())?;
-        let shuffling = Shuffling { config: self.config, facts: self.facts, run: &place, checkpoint: &checkpoint };
+        let shuffling = Shuffling { config: self.config, facts: self.facts, run: &place, checkpoint: checkpoint.dir() };
         let mut fold_notes = Vec::new();
         let rises = shuffling.rises(&staged, &rows, repeats, self.config.seed, &mut fold_notes)?;
         notes.extend(fold_notes.into_iter().map(|note| format!("{}: {note}", fold.run)));
@@ -230,11 +206,4 @@ impl<'a> Folds<'a> {
         let _left = std::fs::remove_dir_all(run.join(SHUFFLES));
         Ok(rises)
     }
-}
-
-/// Returns the newest sound checkpoint of a fold's run.
-fn sound_checkpoint(run: &Path) -> Result<PathBuf, Error> {
-    let found = find_sound(run, Extent::Weights)?;
-    found.notes().iter().for_each(|note| tracing::warn!("{note}"));
-    Ok(found.checkpoint.dir().to_owned())
 }

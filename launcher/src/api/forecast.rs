@@ -1,9 +1,9 @@
 //! Forecasts of the test rows, which are drawn in the report of a training run.
 
-use super::{announce::Announcer, launch};
+use super::{announce::Announcer, checkpoints::ChunkRecorder, launch};
 use crate::{Error, facts::Facts};
 use enn_checkpoint::gather::GatherError;
-use enn_cluster::agent::{self, Checkpoints, Committed, Ended, Job, ShardSet};
+use enn_cluster::agent::{self, Ended, Job};
 use enn_common::{
     artifact::{
         chunk::{self, Chunk},
@@ -24,19 +24,6 @@ use std::path::Path;
 const CHUNK_ROWS: u64 = 8192;
 /// Number of staged rows up to which the test forecasts are kept.
 const ROWS_MAX: u64 = 100_000;
-
-/// A checkpoint store for jobs that do not write checkpoints.
-struct NoCheckpoints;
-
-impl Checkpoints for NoCheckpoints {
-    fn prepare(&mut self) -> Result<Option<Committed>, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(None)
-    }
-
-    fn commit(&mut self, _: &ShardSet) -> Result<Committed, Box<dyn std::error::Error + Send + Sync>> {
-        Err("a worker that predicts wrote a checkpoint".into())
-    }
-}
 
 /// Predicts the test rows of a finished training run into `predictions/test`, for its report; does nothing for large data.
 pub(super) fn of_test_rows(
@@ -113,7 +100,7 @@ pub(super) fn predict_test_rows(
     let one = RunConfig { cluster, ..config.clone() };
     let silent = Announcer::start(Sink::bare(Mode::Quiet));
     let spec = launch::agent_spec(&one, facts, run, job, false)?;
-    let outcome = agent::run(&spec, Box::new(NoCheckpoints), &mut |what| silent.send(what))?;
+    let outcome = agent::run(&spec, Box::new(ChunkRecorder::default()), &mut |what| silent.send(what))?;
     if let Ended::Failed { cause } = outcome.ended {
         return Err(Error::Worker(cause));
     }

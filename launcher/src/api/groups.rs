@@ -7,7 +7,6 @@ use enn_common::{
 };
 use enn_data::stage as stager;
 
-/// Maximum number of groups.
 const GROUPS_MAX: usize = 1_000;
 /// The column name that groups windows by their first month.
 const MONTH: &str = "month";

@@ -90,12 +90,7 @@ fn most(config: &RunConfig, facts: &Facts) -> u32 {
     u32::try_from(places).unwrap_or(u32::MAX)
 }
 
-/// Describes a worker that uses the machine alone.
-pub(super) fn one_worker(config: &RunConfig, facts: &Facts) -> Result<WorkerSpec, Error> {
-    worker(config, facts, 1)
-}
-
-/// Describes a worker that shares the machine with others, `world` in all.
+/// Describes one of `world` workers that share the machine.
 pub(super) fn worker(config: &RunConfig, facts: &Facts, world: u32) -> Result<WorkerSpec, Error> {
     let library_dir = Some(libtorch(facts)?);
     let device = if config.cluster.device == Device::Cuda { Device::Cuda } else { Device::Cpu };

@@ -4,7 +4,7 @@ use super::announce::Announcer;
 use crate::Error;
 use enn_checkpoint::remote::{self, Mirror, RemoteError, RemoteRuns, Store, UploadTarget, push_records};
 use enn_cluster::agent::{self, Then};
-use enn_common::{config::RunConfig, event::EventKind, fs::FileError};
+use enn_common::{config::RunConfig, fs::FileError};
 use enn_process::run_dir::RunDir;
 use std::path::Path;
 
@@ -26,13 +26,8 @@ pub(super) fn of_run(config: &RunConfig, run: &RunDir, announcer: &Announcer) ->
     if targets.is_empty() {
         return Ok(None);
     }
-    let events = announcer.sender();
-    let warn = move |message| {
-        if let Some(events) = &events {
-            events.send(EventKind::Warned { message });
-        }
-    };
-    let mirror = Mirror::start(run.path(), targets, warn).map_err(FileError::of("start a thread for", run.path()))?;
+    let mirror = Mirror::start(run.path(), targets, announcer.warner())
+        .map_err(FileError::of("start a thread for", run.path()))?;
     Ok(Some(Box::new(move |checkpoint| mirror.offer(checkpoint))))
 }
 

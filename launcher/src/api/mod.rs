@@ -14,8 +14,10 @@
 mod address;
 mod allocated;
 mod announce;
+mod checkpoints;
 mod cv;
 mod evaluate;
+mod evaluation_file;
 mod export;
 mod finished;
 mod folds;

@@ -1,7 +1,7 @@
 //! Models without training: `new_model` with seeded initial weights, `save_model` and `load_model` in exchange formats, and the tasks of a
 //! configuration.
 
-use super::{address::find_run, announce::Announcer, launch, settings::CONFIG_BYTES_MAX, train};
+use super::{address::find_run, announce::Announcer, launch, settings::read_text, train};
 use crate::{
     Error,
     facts::Facts,
@@ -12,7 +12,7 @@ use enn_cluster::agent::{self, Durable, Ended, Job};
 use enn_common::{
     checkpoint::Checkpoint,
     config::{Forest, RunConfig},
-    fs::{atomic, regular},
+    fs::atomic,
     staged::StagedMeta,
 };
 use enn_process::run_dir::{self, RunDir};
@@ -78,7 +78,7 @@ pub fn load_model(source: &Path, runs_dir: &Path) -> Result<PathBuf, Error> {
 pub fn tasks_of(place: &Path, runs: &Path, facts: &Facts) -> Result<Forest, Error> {
     let file = facts.cwd.join(place);
     if file.is_file() {
-        return Ok(tasks::read(&read(&file)?, place)?);
+        return Ok(tasks::read(&read_text(&file)?, place)?);
     }
     let run = find_run(&[runs.to_owned()], &place.to_string_lossy(), Need::Training, facts, &mut |_, _| {})?.path;
     Ok(tasks::forest(&run_dir::read_config(&run)?.model, place)?)
@@ -90,16 +90,11 @@ pub fn tasks_of(place: &Path, runs: &Path, facts: &Facts) -> Result<Forest, Erro
 /// The file cannot be read or written, its model section has mistakes, or the edit would leave no valid forest.
 pub fn edit_tasks(path: &Path, edit: &TaskEdit, facts: &Facts) -> Result<Forest, Error> {
     let file = facts.cwd.join(path);
-    let (text, forest) = tasks::edited(&read(&file)?, path, edit)?;
+    let (text, forest) = tasks::edited(&read_text(&file)?, path, edit)?;
     // A symbolic link is not replaced.
     let file = file.canonicalize().map_err(|source| Error::Read { path: file.clone(), source })?;
     atomic::write(&file, text.as_bytes())?;
     Ok(forest)
-}
-
-fn read(file: &Path) -> Result<String, Error> {
-    let read = regular::read_text(file, CONFIG_BYTES_MAX);
-    read.map_err(|error| Error::Read { path: file.to_owned(), source: error.source })
 }
 
 #[cfg(test)]

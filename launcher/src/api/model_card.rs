@@ -15,7 +15,6 @@ const DECISIONS_MAX: usize = 100;
 pub(super) struct ModelCard(Arc<Mutex<(BTreeMap<String, Metrics>, Findings)>>);
 
 impl ModelCard {
-    /// Records the finding of one event.
     pub(super) fn note(&self, what: &EventKind) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (metrics, findings) = &mut *known;

@@ -54,6 +54,5 @@ pub(super) fn meet(
         HandEnd::Stopped(signal) => Ended::Stopped(signal),
         HandEnd::Failed(reason) => return Err(Error::Nodes(reason)),
     };
-    let dir = options.runs_dir.clone();
-    Ok(TrainedRun { dir, ended, metrics: None, checkpoint: None, restarts: 0, rounds: 0, led: false })
+    Ok(TrainedRun { led: false, ..TrainedRun::new(options.runs_dir.clone(), ended) })
 }

@@ -7,7 +7,13 @@ pub use engine::Engine;
 use engine::EngineSpec;
 pub(super) use engine::{configured, write_chunk};
 
-use super::{announce::Announcer, launch, stream::WorkDir, train};
+use super::{
+    announce::Announcer,
+    checkpoints::{ChunkRecorder, sound_checkpoint},
+    launch,
+    stream::WorkDir,
+    train,
+};
 use crate::{
     Error,
     error::Usage,
@@ -15,10 +21,10 @@ use crate::{
     facts::Facts,
 };
 use enn_checkpoint::gather::{self, Arrays, Gathered, Header, Ledger};
-use enn_cluster::agent::{self, Checkpoints, Chunk, Committed, Ended, Job, ShardSet};
+use enn_cluster::agent::{self, Ended, Job};
 use enn_common::{
     artifact::prediction::ModelDigest,
-    checkpoint::{Checkpoint, Extent, find_sound, name},
+    checkpoint::{Checkpoint, name},
     config::{
         RunConfig,
         data::{DataConfig, Layout},
@@ -46,14 +52,12 @@ const CHUNK_VALUES: u64 = 1 << 20;
 const CHUNK_ROWS_MIN: u64 = 64;
 const CHUNK_ROWS_FEW: u64 = 4096;
 
-/// The options of [`predict`].
 #[derive(Debug, Clone)]
 pub struct PredictOptions {
     /// How the progress is shown.
     pub mode: Mode,
     /// Whether SIGINT and SIGTERM stop the prediction. Finished chunks are kept and not predicted again.
     pub handle_signals: bool,
-    /// Whether an existing output is replaced.
     pub replace: bool,
     /// The number format of the encoder; the heads always compute in f32.
     pub precision: Precision,
@@ -85,7 +89,6 @@ impl Default for PredictOptions {
     }
 }
 
-/// The result of [`predict`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Predictions {
     pub ended: Ended,
@@ -128,14 +131,7 @@ pub fn predict(
     let run = RunDir::create(&model.join("predictions"), "predict", time::OffsetDateTime::now_utc())?;
     run.write_config(&subject.config)?;
     let announcer = Announcer::of_run(run.path(), options.mode, None)?;
-    announcer.send(EventKind::RunStarted {
-        run: run.id(),
-        mode: "predict".into(),
-        dir: run.path().to_owned(),
-        host: facts.host.clone(),
-        nproc: launch::world(&subject.config),
-        argv: facts.argv.clone(),
-    });
+    announcer.begin(&run, "predict", launch::world(&subject.config), facts);
     let dirs = PredictDirs { run: Some(&run), staged: &subject.runs.join(train::STAGED_DIR), scratch: run.path() };
     let outcome = predict_into(&output, &subject, facts, options, &dirs, &announcer);
     let (code, restarts, rounds) = match &outcome {
@@ -164,7 +160,6 @@ pub fn predict_arrays(
     Ok(done.gathered.map(|_| Arrays::read(&output)).transpose()?)
 }
 
-/// The directories of a prediction.
 struct PredictDirs<'a> {
     /// `None` for an artifact without a run.
     run: Option<&'a RunDir>,
@@ -189,9 +184,7 @@ impl Subject {
     /// Opens the newest sound checkpoint of a run directory. A warning is logged when it is not the newest checkpoint, or when the run has
     /// not ended.
     pub(super) fn trained(model: &Path) -> Result<Self, Error> {
-        let found = find_sound(model, Extent::Weights)?;
-        found.notes().iter().for_each(|note| tracing::warn!("{note}"));
-        let found = found.checkpoint;
+        let found = sound_checkpoint(model)?;
         if let Some(note) = found.manifest().and_then(|manifest| unfinished(model, manifest.step)) {
             tracing::warn!("{note}");
         }
@@ -310,29 +303,6 @@ fn chunk_rows(rows: u64, features: u64, cells: u64) -> u64 {
     let most = (CHUNK_CELLS_MAX / cells.max(1)).max(1);
     let least = (CHUNK_VALUES / (features + cells).max(1)).clamp(CHUNK_ROWS_MIN, CHUNK_ROWS_FEW);
     rows.div_ceil(CHUNKS_AIM).max(least).min(most)
-}
-
-/// Records finished chunks; there are no checkpoints.
-struct ChunkRecorder {
-    ledger: Arc<Mutex<Ledger>>,
-    events: Option<super::announce::EventSender>,
-}
-
-impl Checkpoints for ChunkRecorder {
-    fn prepare(&mut self) -> Result<Option<Committed>, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(None)
-    }
-
-    fn commit(&mut self, _: &ShardSet) -> Result<Committed, Box<dyn std::error::Error + Send + Sync>> {
-        Err("a worker that predicts wrote a checkpoint".into())
-    }
-
-    fn predicted(&mut self, chunk: &Chunk) {
-        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (Err(error), Some(events)) = (ledger.record(chunk.start, chunk.end, &chunk.blake3), &self.events) {
-            events.send(EventKind::Warned { message: format!("rows {}..{}: {error}", chunk.start, chunk.end) });
-        }
-    }
 }
 
 /// How the computation ended, the number of restarts and the number of rounds.
@@ -460,7 +430,7 @@ fn by_workers(
         precision: options.precision,
     };
     let spec = launch::agent_spec(&subject.config, facts, run, job, options.handle_signals)?;
-    let recorder = ChunkRecorder { ledger, events: announcer.sender() };
+    let recorder = ChunkRecorder { ledger: Some(ledger), events: announcer.sender() };
     let outcome = agent::run(&spec, Box::new(recorder), &mut |what| announcer.send(what))?;
     Ok((outcome.ended, outcome.restarts, outcome.rounds))
 }

@@ -10,6 +10,7 @@ use enn_common::{
         serve::{ServeQuestion, ServeReply, ServeSetup, get, get_bytes, get_numbers},
     },
 };
+use enn_serve::Answers;
 use std::{
     io::{self, BufReader},
     path::{Path, PathBuf},
@@ -17,15 +18,11 @@ use std::{
     time::Duration,
 };
 
-/// A worker process that predicts.
 pub(super) struct PredictClient {
     worker: Piped<Response>,
     /// Numbers in the state of a stream; 0 without streams.
     state: usize,
 }
-
-/// The predictions row by row, and the status of each row.
-pub(super) type RowPredictions = (Vec<f32>, Vec<u8>);
 
 /// A reply with the arrays that follow it.
 struct Response {
@@ -82,14 +79,14 @@ impl PredictClient {
     }
 
     /// Predicts rows of inputs in staged form, NaN where missing; returns the predictions row by row and the status of each (`RowStatus`).
-    pub(super) fn predict_rows(&mut self, x: &[f32], rows: usize) -> Result<RowPredictions, Error> {
+    pub(super) fn predict_rows(&mut self, x: &[f32], rows: usize) -> Result<Answers, Error> {
         self.send(&ServeQuestion::Rows { rows: rows as u64 })?;
         self.add(x)?;
         match self.receive()? {
             Response { reply: ServeReply::Predicted { rows: answered, .. }, numbers, status }
                 if answered == rows as u64 =>
             {
-                Ok((numbers, status))
+                Ok(Answers { values: numbers, status })
             }
             Response { reply, .. } => {
                 Err(Error::Worker(format!("the worker sent {reply:?} instead of {rows} answers")))
@@ -102,7 +99,6 @@ impl PredictClient {
         self.state
     }
 
-    /// Sets the maximum wait for an answer.
     pub(super) fn set_wait(&mut self, wait: Duration) {
         self.worker.set_wait(wait);
     }
@@ -113,7 +109,7 @@ impl PredictClient {
         x: &[f32],
         states: &[f32],
         rows: usize,
-    ) -> Result<(RowPredictions, Vec<f32>), Error> {
+    ) -> Result<(Answers, Vec<f32>), Error> {
         self.send(&ServeQuestion::Stream { rows: rows as u64 })?;
         self.add(x)?;
         self.add(states)?;
@@ -124,7 +120,7 @@ impl PredictClient {
                 status,
             } if answered == rows as u64 && state == self.state as u64 => {
                 let after = numbers.split_off(rows * each as usize);
-                Ok(((numbers, status), after))
+                Ok((Answers { values: numbers, status }, after))
             }
             Response { reply, .. } => {
                 Err(Error::Worker(format!("the worker sent {reply:?} instead of {rows} answers")))
@@ -133,10 +129,7 @@ impl PredictClient {
     }
 
     fn add(&mut self, numbers: &[f32]) -> Result<(), Error> {
-        match self.worker.add(numbers) {
-            Err(error) => Err(self.last_words(error)),
-            Ok(()) => Ok(()),
-        }
+        self.worker.add(numbers).map_err(|error| self.last_words(error))
     }
 
     /// Returns the error of a worker that takes no more input: its own message if it has ended.
@@ -157,10 +150,7 @@ impl PredictClient {
     }
 
     fn send<T: serde::Serialize>(&mut self, message: &T) -> Result<(), Error> {
-        match self.worker.say(message) {
-            Err(error) => Err(self.last_words(error)),
-            Ok(()) => Ok(()),
-        }
+        self.worker.say(message).map_err(|error| self.last_words(error))
     }
 
     /// Receives the next reply and logs the warnings before it.

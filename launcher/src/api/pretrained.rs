@@ -1,10 +1,10 @@
 //! Fine-tuning and resuming: what a training takes from a pretrained model, or from its own earlier checkpoints.
 
-use super::train::wall_time;
+use super::{checkpoints::sound_checkpoint, train::wall_time};
 use crate::{Error, error::Usage};
 use enn_checkpoint::convert::{self, Form};
 use enn_common::{
-    checkpoint::{Checkpoint, Extent, Manifest, find_sound, listing},
+    checkpoint::{Checkpoint, Manifest, listing},
     config::{Parent, RunConfig, parent::ScalerChoice},
     staged::{StagedMeta, meta::Stats},
 };
@@ -40,11 +40,7 @@ pub(super) fn finetuned_config(
     own: &StagedMeta,
 ) -> Result<RunConfig, Error> {
     let checkpoint = match Form::of_source(&options.source)? {
-        Form::Directory => {
-            let found = find_sound(&options.source, Extent::Weights)?;
-            found.notes().iter().for_each(|note| tracing::warn!("{note}"));
-            found.checkpoint
-        }
+        Form::Directory => sound_checkpoint(&options.source)?,
         form => {
             let source = &options.source;
             let beside = run.path().join(DIR);

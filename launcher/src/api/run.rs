@@ -37,7 +37,6 @@ const WARM_HINT: &str =
 /// Maximum number of random names that are tried.
 const NAMES_MAX: usize = 100;
 
-/// The options of [`run`].
 #[derive(Debug, Clone)]
 pub struct RunOptions {
     /// The directory of runs given by the user, which is made when absent.
@@ -69,14 +68,7 @@ pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Er
     run.write_launch(&spec.rendezvous.run_id, &facts.argv, &spec.logs.dir)?;
     let sweeping = run.path().parent().map(|runs| RetentionSweep::start(runs.to_owned(), retention, SystemTime::now()));
     let announcer = Announcer::of_run(run.path(), options.mode, metrics)?;
-    announcer.send(EventKind::RunStarted {
-        run: run.id(),
-        mode: "run".into(),
-        dir: run.path().to_owned(),
-        host: facts.host.clone(),
-        nproc: spec.rendezvous.local_world,
-        argv: facts.argv.clone(),
-    });
+    announcer.begin(&run, "run", spec.rendezvous.local_world, facts);
     for message in notes {
         announcer.send(EventKind::Warned { message });
     }
@@ -87,7 +79,8 @@ pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Er
     }
     let (code, restarts, rounds) = match &outcome {
         Ok(outcome) => (status(outcome, options.dialect, spec.propagate_exit), outcome.restarts, outcome.rounds),
-        Err(error) => (machine(error, options.dialect), 0, 0),
+        Err(_) if options.dialect == Dialect::Torchrun => (ExitCode::WorkerFailed as u8, 0, 0),
+        Err(_) => (ExitCode::Machine as u8, 0, 0),
     };
     if let (Ok(outcome), Some(file)) = (&outcome, &facts.error_file) {
         pass_on(outcome, &spec, file);
@@ -150,10 +143,6 @@ fn status(outcome: &GroupOutcome, dialect: Dialect, propagate: bool) -> u8 {
 /// Returns the exit status of a shell for a signal.
 fn by_signal(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(ExitCode::WorkerFailed as u8)
-}
-
-fn machine(_error: &group::GroupError, dialect: Dialect) -> u8 {
-    if dialect == Dialect::Torchrun { ExitCode::WorkerFailed as u8 } else { ExitCode::Machine as u8 }
 }
 
 /// Makes the run directory in the requested directory, else in the user's directory, else in a temporary directory, so that a launch does

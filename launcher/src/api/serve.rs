@@ -29,14 +29,12 @@ use std::{
 /// Directory of temporary files of requests for exported models, below the user's cache directory.
 const SCRATCH: &str = "serve";
 
-/// The options of [`serve()`].
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
     pub address: SocketAddr,
     /// The file with the bearer token that clients must send.
     pub token_file: Option<PathBuf>,
     pub limits: Limits,
-    /// The number of worker processes.
     pub workers: u32,
     /// Maximum time to finish open requests at the end.
     pub grace: Duration,
@@ -150,8 +148,7 @@ struct Worker(PredictClient);
 
 impl Engine for Worker {
     fn answer(&mut self, x: &[f32], rows: usize) -> Result<Answers, EngineError> {
-        let (values, status) = self.0.predict_rows(x, rows).map_err(lost)?;
-        Ok(Answers { values, status })
+        self.0.predict_rows(x, rows).map_err(lost)
     }
 
     fn state(&self) -> usize {
@@ -159,8 +156,7 @@ impl Engine for Worker {
     }
 
     fn answer_next(&mut self, x: &[f32], states: &[f32], rows: usize) -> Result<(Answers, Vec<f32>), EngineError> {
-        let ((values, status), after) = self.0.predict_next_rows(x, states, rows).map_err(lost)?;
-        Ok((Answers { values, status }, after))
+        self.0.predict_next_rows(x, states, rows).map_err(lost)
     }
 
     fn ended(&self) -> Receiver<()> {

@@ -14,7 +14,7 @@ use enn_data::stage;
 use std::path::Path;
 
 /// Maximum size of a configuration file, bytes.
-pub(super) const CONFIG_BYTES_MAX: u64 = 16 << 20;
+const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// A setting given on the command line.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,12 +43,17 @@ pub fn load_config(path: &Path, overrides: &[Override], facts: &Facts) -> Result
     if stage::is_data(&path) {
         return Err(Error::Usage(Usage::DataForConfig { path }));
     }
-    let read = regular::read_text(&path, CONFIG_BYTES_MAX);
-    let text = read.map_err(|error| Error::Read { path: path.clone(), source: error.source })?;
+    let text = read_text(&path)?;
     // Error messages show the path in its shortest form.
     let shown = path.strip_prefix(&facts.cwd).unwrap_or(&path);
     let raw = RawConfig::parse(&text, shown).map_err(Error::Config)?;
     resolve_with(raw, overrides, facts)
+}
+
+/// Reads the text of a configuration file.
+pub(super) fn read_text(path: &Path) -> Result<String, Error> {
+    regular::read_text(path, CONFIG_BYTES_MAX)
+        .map_err(|error| Error::Read { path: path.to_owned(), source: error.source })
 }
 
 /// Changes a resolved configuration, for a run that is resumed without its file. The data section is not changed.

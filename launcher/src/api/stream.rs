@@ -62,7 +62,7 @@ impl Answerer {
         if let Some(spec) = subject.engine_spec(1, facts, options, scratch)? {
             return Ok(Self::Engine(spec.start()?, levels));
         }
-        let worker = launch::one_worker(&subject.config, facts)?;
+        let worker = launch::worker(&subject.config, facts, 1)?;
         Ok(Self::Worker(PredictClient::start(
             &worker,
             &subject.checkpoint,

@@ -52,7 +52,6 @@ const LEADER_ENDS_MAX: Duration = Duration::from_secs(15);
 /// Staging progress is reported at most this often.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The options of [`train`].
 #[derive(Debug, Clone)]
 pub struct TrainOptions {
     /// The directory of runs, which is made when absent; or the address of runs in an object store, in which case training works in a copy
@@ -71,7 +70,6 @@ pub struct TrainOptions {
     pub metrics_addr: Option<SocketAddr>,
     /// The rendezvous of several nodes; `None`: training runs on this node only.
     pub nodes: Option<Settings>,
-    /// The baselines that are fitted during training.
     pub baselines: Effort,
 }
 
@@ -93,7 +91,6 @@ impl Default for TrainOptions {
     }
 }
 
-/// The result of [`train`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainedRun {
     pub dir: PathBuf,
@@ -105,6 +102,13 @@ pub struct TrainedRun {
     pub rounds: u64,
     /// Whether this node led the run; the metrics are known to the leader only.
     pub led: bool,
+}
+
+impl TrainedRun {
+    /// Makes the result of a training led by this node that did nothing.
+    pub(super) fn new(dir: PathBuf, ended: Ended) -> Self {
+        Self { dir, ended, metrics: None, checkpoint: None, restarts: 0, rounds: 0, led: true }
+    }
 }
 
 /// Stages the data, trains with the configured workers and returns when they have finished or were stopped.
@@ -175,13 +179,11 @@ fn conclude(
         }
     };
     Ok(TrainedRun {
-        dir: run.path().to_owned(),
-        ended: outcome.ended,
         metrics: outcome.metrics,
         checkpoint: outcome.checkpoint.map(|(_, path)| path),
         restarts: outcome.restarts,
         rounds: outcome.rounds,
-        led: true,
+        ..TrainedRun::new(run.path().to_owned(), outcome.ended)
     })
 }
 
@@ -211,28 +213,17 @@ pub(super) fn lead(
     run.write_config(config)?;
     mirror::begin(config, &run)?;
     let announcer = Announcer::of_run(run.path(), options.mode, metrics)?;
-    announcer.send(EventKind::RunStarted {
-        run: run.id(),
-        mode: "train".into(),
-        dir: run.path().to_owned(),
-        host: facts.host.clone(),
-        nproc: launch::world(config),
-        argv: facts.argv.clone(),
-    });
-    facts
-        .oversubscription(launch::world(config))
-        .into_iter()
-        .for_each(|message| announcer.send(EventKind::Warned { message }));
+    announcer.begin(&run, "train", launch::world(config), facts);
+    if let Some(message) = facts.oversubscription(launch::world(config)) {
+        announcer.send(EventKind::Warned { message });
+    }
     let is_at_work = Cell::new(false);
     let outcome = work(config, facts, options, others, &run, &announcer, &is_at_work);
     if let Ok((Outcome { handed_over: true, restarts, rounds, .. }, _)) = outcome {
         // The next leader waits for the directory.
         let dir = run.path().to_owned();
         drop(run);
-        let ended = Ended::Finished;
-        let metrics = None;
-        let checkpoint = None;
-        return Ok(TrainedRun { dir, ended, metrics, checkpoint, restarts, rounds, led: false });
+        return Ok(TrainedRun { restarts, rounds, led: false, ..TrainedRun::new(dir, Ended::Finished) });
     }
     let seconds = began.elapsed().as_secs_f64();
     if !run.is_held() {
@@ -340,13 +331,7 @@ fn work(
         .sender()
         .map(|events| compute_baselines(staged.dir.clone(), options.baselines, weights, events, card.clone()));
     let draft = draft(&run.id(), config, &staged.meta)?;
-    let events = announcer.sender();
-    let warn = move |message| {
-        if let Some(events) = &events {
-            events.send(EventKind::Warned { message });
-        }
-    };
-    let durable = Durable::new(run.checkpoints(), &config.train, draft, Box::new(warn));
+    let durable = Durable::new(run.checkpoints(), &config.train, draft, Box::new(announcer.warner()));
     let durable = durable.knowing(card.reader()).telling(mirror::of_run(config, run, announcer)?);
     let durable = Box::new(durable);
     let mut emit = |what| {
@@ -434,7 +419,6 @@ fn quietly_staged(
     Ok((staged, began.elapsed().as_secs_f64()))
 }
 
-/// Opens data that are already staged.
 fn open_staged(dir: &Path) -> Result<Staged, Error> {
     let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let meta = enn_common::staged::Staged::open(&dir)?.meta().clone();

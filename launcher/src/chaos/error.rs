@@ -7,10 +7,8 @@ use std::{io, path::PathBuf};
 /// Failures of `enn chaos`. A worker that ended before it was hit is none.
 #[derive(Debug, thiserror::Error)]
 pub enum ChaosError {
-    /// No launcher works in the run directory.
     #[error("{} is not under way: it has no workers to disturb\nhint: --dry-run prints the schedule without a run", path.display())]
     NotUnderWay { path: PathBuf },
-    /// No process on this host holds the run's lock.
     #[error(
         "the launcher of {} is not among the processes of this host\nhint: run enn chaos where enn runs, on the same host and in the same container",
         path.display()
@@ -23,7 +21,6 @@ pub enum ChaosError {
     /// A fault cannot be recorded in chaos.jsonl. No further fault is injected.
     #[error("cannot write {}: {source}", path.display())]
     FaultLog { path: PathBuf, source: io::Error },
-    /// A system call failed.
     #[error("cannot {what}: {source}")]
     System { what: &'static str, source: io::Error },
     #[error("cannot write to standard output: {0}")]

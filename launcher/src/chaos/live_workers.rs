@@ -39,10 +39,9 @@ impl LiveWorkers {
                     self.host.clone_from(&own.host);
                 }
             }
-            EventKind::WorkerStarted { pid, rank, host, .. } if host.is_empty() || *host == self.host => {
-                self.ranks.insert(*pid, rank.0);
-            }
-            EventKind::SeatTaken { pid, rank, host, .. } if host.is_empty() || *host == self.host => {
+            EventKind::WorkerStarted { pid, rank, host, .. } | EventKind::SeatTaken { pid, rank, host, .. }
+                if host.is_empty() || *host == self.host =>
+            {
                 self.ranks.insert(*pid, rank.0);
             }
             EventKind::WorkerExited { pid, .. }

@@ -10,9 +10,6 @@ const TIME_MAX_S: f64 = 366.0 * 86_400.0;
 const RATE_MAX: f64 = 1_000.0;
 
 /// Parses "N/TIME" or "N/TIME:LENGTH".
-///
-/// # Errors
-/// What was found and what is expected.
 pub fn rate(text: &str) -> Result<Rate, String> {
     let expected =
         || format!("found \"{text}\", expected how many in which time, e.g. 1/60s, or 1/60s:2s to say how long");
@@ -30,9 +27,6 @@ pub fn rate(text: &str) -> Result<Rate, String> {
 }
 
 /// Parses a time such as "500ms", "2s", "10m" or "1h" into seconds; a number alone is seconds.
-///
-/// # Errors
-/// What was found and what is expected.
 pub fn duration(text: &str) -> Result<f64, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());

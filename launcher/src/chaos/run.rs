@@ -9,11 +9,10 @@ use super::{
     live_workers::LiveWorkers,
     target::{Identity, Target},
 };
-use enn_process::{STOP_SIGNALS, Signals, run_dir};
+use enn_process::{STOP_SIGNALS, Signals, run_dir, wait_ready};
 use enn_ui::follow::Follower;
 use nix::{
-    errno::Errno,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
+    poll::{PollFd, PollFlags},
     sys::signal::Signal,
 };
 use std::{
@@ -22,8 +21,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest sleep, milliseconds: where files cannot be watched, the end of the run is noticed after it.
-const SLEEP_MAX_MS: u128 = 1_000;
+/// Longest sleep: where files cannot be watched, the end of the run is noticed after it.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// The run to disturb, and the faults to inject.
 #[derive(Debug)]
@@ -38,14 +37,10 @@ pub struct ChaosOptions<'a> {
     pub rank: Option<u32>,
 }
 
-/// The reason for which [`run`] ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChaosEnd {
-    /// The run is over.
     RunEnded,
-    /// The time is over.
     TimeElapsed,
-    /// A stop signal arrived.
     Signalled(Signal),
 }
 
@@ -149,15 +144,9 @@ impl Chaos<'_> {
             .into_iter()
             .flatten()
             .filter_map(|at_s| self.began.checked_add(Duration::try_from_secs_f64(at_s).ok()?));
-        let wake = timed.chain(self.active_faults.next_change(now)).min();
-        // Rounded up: waking before the time would spin.
-        let wait = wake.map_or(SLEEP_MAX_MS, |wake| wake.saturating_duration_since(now).as_micros().div_ceil(1_000));
-        let wait = PollTimeout::try_from(wait.min(SLEEP_MAX_MS)).unwrap_or(PollTimeout::ZERO);
+        let wake = timed.chain(self.active_faults.next_change(now)).chain([now + SLEEP_MAX]).min();
         let fds = [self.follower.fd(), self.signals.as_ref().map(Signals::fd)];
         let mut fds: Vec<PollFd<'_>> = fds.into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        match poll(&mut fds, wait) {
-            Ok(_) | Err(Errno::EINTR) => Ok(()),
-            Err(error) => Err(ChaosError::System { what: "wait", source: error.into() }),
-        }
+        wait_ready(&mut fds, wake).map_err(|source| ChaosError::System { what: "wait", source })
     }
 }

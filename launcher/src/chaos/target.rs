@@ -4,7 +4,7 @@
 //! process is the one that is hit.
 
 use super::unix;
-use enn_process::pidfd;
+use enn_process::{ProcStat, pidfd};
 use nix::{sys::signal::Signal, unistd::geteuid};
 use std::{
     fs, io,
@@ -25,8 +25,7 @@ pub(super) struct Identity {
 impl Identity {
     /// Returns the process that has this id now, unless it is a zombie.
     pub(super) fn of(pid: u32) -> Option<Self> {
-        let stat = ProcStat::read(pid)?;
-        Some(Self { pid, began: stat.began })
+        running(pid).map(|stat| Self { pid, began: stat.start })
     }
 
     /// Returns the process that holds the lock file of a run.
@@ -44,26 +43,9 @@ impl Identity {
     }
 }
 
-/// The fields of /proc/PID/stat that identify a process.
-struct ProcStat {
-    parent: u32,
-    began: u64,
-}
-
-impl ProcStat {
-    fn read(pid: u32) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-    }
-
-    /// Parses a line of stat. The name is in parentheses and may hold anything; state, parent and, as the 20th field,
-    /// the start time follow it.
-    fn parse(text: &str) -> Option<Self> {
-        let mut fields = text.rsplit_once(')')?.1.split_whitespace();
-        if matches!(fields.next()?, "Z" | "X") {
-            return None;
-        }
-        Some(Self { parent: fields.next()?.parse().ok()?, began: fields.nth(17)?.parse().ok()? })
-    }
+/// Returns the state of a process that has not ended.
+fn running(pid: u32) -> Option<ProcStat> {
+    ProcStat::read(pid).filter(|stat| !matches!(stat.state, 'Z' | 'X'))
 }
 
 /// Returns the process of a line of /proc/locks that holds a whole-file write lock on this inode.
@@ -126,7 +108,7 @@ impl Target {
     fn descends(&self) -> bool {
         let mut pid = self.own.pid;
         for _ in 0..ANCESTORS_MAX {
-            match ProcStat::read(pid) {
+            match running(pid) {
                 Some(stat) if stat.parent == self.launcher.pid => return true,
                 Some(stat) if stat.parent > 1 => pid = stat.parent,
                 _ => return false,
@@ -195,9 +177,5 @@ mod tests {
             (flock_writer(line, "31"), flock_writer("7: -> FLOCK ADVISORY WRITE 1 fe:00:131 0 EOF", "131")),
             (None, None)
         );
-        let text = "12 (a) b) S 7 1 1 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 1 0 9876 1 2";
-        let stat = ProcStat::parse(text).unwrap();
-        assert_eq!((stat.parent, stat.began), (7, 9876));
-        assert!(ProcStat::parse(&text.replace(" S ", " Z ")).is_none());
     }
 }

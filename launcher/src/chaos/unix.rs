@@ -8,7 +8,6 @@ use std::{
     ptr,
 };
 
-/// Sends a signal to the process of `pidfd`.
 pub(super) fn signal(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
     let none = ptr::null::<libc::siginfo_t>();
     // SAFETY: the descriptor is open; without a siginfo the kernel fills in its own.

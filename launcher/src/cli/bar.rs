@@ -23,7 +23,6 @@ impl Bar {
         Self(bar)
     }
 
-    /// Sets the bytes done and the total.
     pub(super) fn set(&self, done: u64, total: u64) {
         self.0.set_length(total.max(1));
         self.0.set_position(done.min(total));

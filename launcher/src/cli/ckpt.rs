@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
                 Some((remote_runs, name)) => remote::list(&remote_runs.run_store(&name))?,
                 None => listing::list(&which.dir(facts)?),
             };
-            print(which.json, serde_json::to_value(&listed), || table(&listed))?;
+            output::print(which.json, &listed, || table(&listed))?;
         }
         CkptCommand::Show(which) => {
             let located = locate(&which.what, &which.runs, facts)?;
@@ -80,11 +80,11 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
                     found.values.iter().map(|(name, text)| (name.clone(), json!(text))).collect();
                 let mapped = found.mapped.as_ref().map(mapped);
                 let json = json!({"path": found.path, "form": found.form, "tensors": tensors, "values": values, "refused": found.refused, "mapped": mapped});
-                return print(which.json, Ok(json), || file_contents(&found)).map(|()| ExitCode::Success);
+                return output::print(which.json, &json, || file_contents(&found)).map(|()| ExitCode::Success);
             }
             let shown = listing::show(&listing::find(path)?);
             let shown = Shown { path: located.named(&shown.path), ..shown };
-            print(which.json, serde_json::to_value(&shown), || contents(&shown))?;
+            output::print(which.json, &shown, || contents(&shown))?;
         }
         CkptCommand::Verify(args) => return verify::run(args, facts),
         CkptCommand::Diff(args) => return diff::run(args, facts),
@@ -119,7 +119,7 @@ impl Located {
     fn path(&self) -> &Path {
         match self {
             Self::Local(path) => path,
-            Self::Remote(outlined) => outlined.outline().dir(),
+            Self::Remote(outlined) => outlined.outline.dir(),
         }
     }
 
@@ -127,7 +127,7 @@ impl Located {
     fn named(&self, path: &Path) -> PathBuf {
         match self {
             Self::Local(_) => path.to_owned(),
-            Self::Remote(outlined) => outlined.outline().address().into(),
+            Self::Remote(outlined) => outlined.outline.address().into(),
         }
     }
 }
@@ -167,14 +167,6 @@ fn resolve(what: &str, runs: &Runs, facts: &Facts) -> Result<Result<PathBuf, Box
         Err(_) if given.is_dir() => Ok(Ok(given)),
         found => found.map(Ok),
     }
-}
-
-fn print(json: bool, value: Result<Value, serde_json::Error>, text: impl FnOnce() -> String) -> Result<(), Error> {
-    if json {
-        let value = value.map_err(|error| Error::Output(error.into()))?;
-        return output::json(&value);
-    }
-    output::text_line(&text())
 }
 
 fn table(listed: &[Listed]) -> String {

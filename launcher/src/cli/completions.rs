@@ -4,7 +4,6 @@ use super::{output, run::Torchrun};
 use crate::{Error, torchrun::Dialect};
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
-use enn_common::exit::ExitCode;
 use std::collections::BTreeSet;
 
 /// Print completions for a shell
@@ -26,9 +25,8 @@ pub(super) enum AnyShell {
     Powershell,
 }
 
-pub(super) fn run(args: &Args) -> Result<ExitCode, Error> {
-    output::bytes(&generated(args.shell, super::command(), "enn"))?;
-    Ok(ExitCode::Success)
+pub(super) fn run(args: &Args) -> Result<(), Error> {
+    output::bytes(&generated(args.shell, super::command(), "enn"))
 }
 
 /// Prints the completions of `enn`, or of torchrun's command line under this name.

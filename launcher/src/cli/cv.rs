@@ -64,15 +64,19 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
         _ => return Err(Error::Usage(Usage::ConfigOrResume)),
     };
     let mode = args.show.mode();
-    let folds = args.folds;
-    let seed = args.seed;
-    let jobs = args.jobs;
     // With --json one document is printed, not events.
     let staging = if mode == enn_ui::Mode::Json { enn_ui::Mode::Quiet } else { mode };
-    let group = args.group.clone();
-    let importance = args.importance;
-    let options =
-        CvOptions { runs_dir, resume, folds, seed, jobs, mode: staging, handle_signals: true, group, importance };
+    let options = CvOptions {
+        runs_dir,
+        resume,
+        folds: args.folds,
+        seed: args.seed,
+        jobs: args.jobs,
+        mode: staging,
+        handle_signals: true,
+        group: args.group.clone(),
+        importance: args.importance,
+    };
     let lines = !matches!(mode, enn_ui::Mode::Quiet | enn_ui::Mode::Json);
     let ended = api::cross_validate(config.as_ref(), facts, &options, &mut |record, fold| {
         if lines {

@@ -70,12 +70,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     }
     drop(bar);
     let ok = found.iter().all(|one| one.problems.is_empty());
-    if args.json {
-        let one = |one: &VerifiedData| json!({"path": one.path, "ok": one.problems.is_empty(), "problems": one.problems, "note": one.note});
-        output::json(&json!(found.iter().map(one).collect::<Vec<_>>()))?;
-    } else {
-        output::text_line(&text(&found))?;
-    }
+    let one = |one: &VerifiedData| json!({"path": one.path, "ok": one.problems.is_empty(), "problems": one.problems, "note": one.note});
+    output::print(args.json, &found.iter().map(one).collect::<Vec<_>>(), || text(&found))?;
     Ok(if ok { ExitCode::Success } else { ExitCode::Artifact })
 }
 

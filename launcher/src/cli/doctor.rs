@@ -20,10 +20,6 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let report = doctor::examine(&DoctorInputs::from(facts));
-    if args.json {
-        output::json(&report.json())?;
-    } else {
-        output::text_line(&report.to_string())?;
-    }
+    output::print(args.json, &report.json(), || report.to_string())?;
     Ok(report.exit_code())
 }

@@ -58,11 +58,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     };
     let found = api::evaluate(&facts.cwd.join(run), &args.data, facts, &options)?;
     if let Some(evaluation) = &found.evaluation {
-        if json {
-            let value = serde_json::to_value(evaluation);
-            output::json(&value.map_err(|source| Error::Json { path: found.dir.clone(), source })?)?;
-        } else {
-            output::text_line(&enn_ui::evaluation::table(evaluation))?;
+        output::print(json, evaluation, || enn_ui::evaluation::table(evaluation))?;
+        if !json {
             output::text_line(&format!("evaluation in {}", found.dir.display()))?;
         }
     }

@@ -22,7 +22,6 @@ use std::{
     ops::ControlFlow,
     os::fd::AsFd,
     path::{Path, PathBuf},
-    str::FromStr,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::{Duration, Instant},
 };
@@ -62,8 +61,8 @@ pub(super) struct Args {
     #[arg(long, help_heading = "Job")]
     stream: bool,
     /// Rows of one call: fewest, what compilers tune for, most
-    #[arg(long, value_name = "MIN:OPT:MAX", default_value = "1:64:4096", help_heading = "Job")]
-    batch: CallRows,
+    #[arg(long, value_name = "MIN:OPT:MAX", default_value = "1:64:4096", value_parser = call_rows, help_heading = "Job")]
+    batch: Batch,
     /// Format of weights and products: fp32, fp16, bf16; operations without half precision stay in fp32
     #[arg(long, value_name = "PRECISION", default_value = "fp32", help_heading = "Job")]
     precision: Precision,
@@ -86,19 +85,12 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// The value of --batch.
-#[derive(Debug, Clone, Copy)]
-struct CallRows(Batch);
-
-impl FromStr for CallRows {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parts: Result<Vec<u64>, _> = text.split(':').map(str::parse).collect();
-        match parts.as_deref() {
-            Ok(&[min, opt, max]) if 1 <= min && min <= opt && opt <= max => Ok(Self(Batch { min, opt, max })),
-            _ => Err("expected MIN:OPT:MAX, three numbers from 1 on that do not fall, e.g. 1:64:4096".to_owned()),
-        }
+/// Parses the value of --batch.
+fn call_rows(text: &str) -> Result<Batch, String> {
+    let parts: Result<Vec<u64>, _> = text.split(':').map(str::parse).collect();
+    match parts.as_deref() {
+        Ok(&[min, opt, max]) if 1 <= min && min <= opt && opt <= max => Ok(Batch { min, opt, max }),
+        _ => Err("expected MIN:OPT:MAX, three numbers from 1 on that do not fall, e.g. 1:64:4096".to_owned()),
     }
 }
 
@@ -121,7 +113,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let options = ExportOptions {
         targets: args.to.clone(),
         name: args.name.clone(),
-        batch: args.batch.0,
+        batch: args.batch,
         quantiles: args.quantiles,
         stream: args.stream,
         unverified: args.unverified,

@@ -12,6 +12,7 @@ use enn_common::config::raw::RawValue;
 use enn_ui::Mode;
 use enn_ui::runs::Need;
 use std::{
+    fmt::Display,
     io::Write,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -176,19 +177,13 @@ pub(super) fn artifact_or_run(named: &str, runs: &Runs, facts: &Facts) -> Result
 pub(super) struct RunArgs {
     /// Run: its directory, its name, the beginning of its name, its address; the newest one when left out
     #[arg(value_name = "RUN", default_value = "latest", hide_default_value = true)]
-    run: String,
+    pub(super) run: String,
     /// Directory of runs, or the address where they are kept [default: ENN_RUNS, else ./runs, and that of `enn run`]
     #[arg(long, value_name = "DIR|ADDRESS")]
     runs_dir: Option<PathBuf>,
 }
 
 impl RunArgs {
-    /// Returns the argument as a path.
-    pub(super) fn as_path(&self, facts: &Facts) -> PathBuf {
-        facts.cwd.join(&self.run)
-    }
-
-    /// Finds the run directory.
     pub(super) fn find(&self, need: Need, facts: &Facts) -> Result<PathBuf, Error> {
         find(&self.run, self.runs_dir.as_deref(), need, facts)
     }
@@ -210,6 +205,17 @@ pub(super) fn directories(runs_dir: Option<&Path>, facts: &Facts) -> Vec<PathBuf
     dirs
 }
 
+/// Whether a removal is confirmed by the user, and how it is printed.
+#[derive(Debug, Args)]
+pub(super) struct Removal {
+    /// Do not ask; without a terminal nothing is asked anyway
+    #[arg(long, short, help_heading = "Job")]
+    pub(super) yes: bool,
+    /// Print JSON
+    #[arg(long, help_heading = "Output")]
+    pub(super) json: bool,
+}
+
 /// Flags of the metrics server.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
@@ -219,13 +225,7 @@ pub(super) struct Scrape {
     /// Off unless given. A port alone is served on the loopback address only; 0.0.0.0:PORT shows the run's name, its hosts
     /// and its numbers to everybody who reaches the port: there is no password.
     #[arg(long, value_name = "ADDRESS", value_parser = enn_ui::metrics_server::address)]
-    metrics_addr: Option<SocketAddr>,
-}
-
-impl Scrape {
-    pub(super) fn address(&self) -> Option<SocketAddr> {
-        self.metrics_addr
-    }
+    pub(super) metrics_addr: Option<SocketAddr>,
 }
 
 /// How the run is shown.
@@ -258,40 +258,39 @@ impl Cluster {
 
     /// Returns torchrun's variables as overrides of `[cluster]`; overrides of flags come later and take precedence.
     pub(super) fn variables(facts: &Facts) -> Vec<Override> {
-        let mut overrides = Vec::new();
-        let mut say = |name: &str, text: &str, keys: &[(&'static str, RawValue)]| {
-            let place = format!("{name}={text}");
-            overrides.extend(keys.iter().map(|(key, value)| Override::Flag(key, value.clone(), place.clone())));
-        };
-        if let Some(text) = variable(NPROC, facts) {
-            let keys = [("cluster.nproc_per_node", number(text)), ("cluster.workers_min", RawValue::Integer(0))];
-            say(NPROC, text, &keys);
-        }
-        if let Some(text) = variable(RESTARTS, facts) {
-            say(RESTARTS, text, &[("cluster.max_restarts", number(text))]);
-        }
-        overrides
+        let workers = variable(NPROC, facts).map(|text| workers_by(&format!("{NPROC}={text}"), number(text), 0));
+        let restarts = variable(RESTARTS, facts)
+            .map(|text| Override::Flag("cluster.max_restarts", number(text), format!("{RESTARTS}={text}")));
+        workers.into_iter().flatten().chain(restarts).collect()
     }
 
     /// Returns the flags as overrides of `[cluster]`.
     pub(super) fn overrides(&self) -> Vec<Override> {
-        let mut overrides = Vec::new();
-        let mut flag = |key, value, flag: String| overrides.push(Override::Flag(key, value, flag));
-        if let Some(text) = &self.nproc_per_node {
-            flag("cluster.nproc_per_node", number(text), format!("--nproc-per-node {text}"));
-            flag("cluster.workers_min", RawValue::Integer(0), format!("--nproc-per-node {text}"));
-        }
-        if let Some(count) = self.max_restarts {
-            flag("cluster.max_restarts", RawValue::Integer(count.into()), format!("--max-restarts {count}"));
-        }
-        if let Some(seconds) = self.grace {
-            flag("cluster.grace_s", RawValue::Float(seconds), format!("--grace {seconds}"));
-        }
-        if let Some(device) = &self.device {
-            flag("cluster.device", RawValue::Text(device.clone()), format!("--device {device}"));
-        }
-        overrides
+        let workers = self.nproc_per_node.as_ref();
+        let workers = workers.map(|text| workers_by(&format!("--nproc-per-node {text}"), number(text), 0));
+        let others = [
+            given("cluster.max_restarts", "--max-restarts", &self.max_restarts, |n| RawValue::Integer((*n).into())),
+            given("cluster.grace_s", "--grace", &self.grace, |seconds| RawValue::Float(*seconds)),
+            given("cluster.device", "--device", &self.device, |name| RawValue::Text(name.clone())),
+        ];
+        workers.into_iter().flatten().chain(others.into_iter().flatten()).collect()
     }
+}
+
+/// Returns the override by a flag with a value; `None` where it is not given.
+fn given<T: Display>(
+    key: &'static str,
+    flag: &str,
+    value: &Option<T>,
+    raw: impl Fn(&T) -> RawValue,
+) -> Option<Override> {
+    value.as_ref().map(|value| Override::Flag(key, raw(value), format!("{flag} {value}")))
+}
+
+/// Returns the overrides of the number of workers and of the least number of workers by one flag.
+fn workers_by(flag: &str, count: RawValue, least: u32) -> [Override; 2] {
+    let keys = [("cluster.nproc_per_node", count), ("cluster.workers_min", RawValue::Integer(least.into()))];
+    keys.map(|(key, value)| Override::Flag(key, value, flag.to_owned()))
 }
 
 /// Returns torchrun's variable of this name; an empty one is ignored.
@@ -322,30 +321,21 @@ fn workers(text: &str) -> Result<(u32, u32), String> {
 impl Elastic {
     /// Returns the flags as overrides of `[cluster]`.
     pub(super) fn overrides(&self) -> Vec<Override> {
-        let mut overrides = Vec::new();
-        let mut flag = |key, value, flag: String| overrides.push(Override::Flag(key, value, flag));
-        if let Some((fewest, most)) = self.workers {
-            flag("cluster.nproc_per_node", RawValue::Integer(most.into()), format!("--workers {fewest}:{most}"));
-            flag("cluster.workers_min", RawValue::Integer(fewest.into()), format!("--workers {fewest}:{most}"));
-        }
-        if let Some(policy) = &self.policy {
-            flag("cluster.policy", RawValue::Text(policy.clone()), format!("--policy {policy}"));
-        }
-        if let Some(count) = self.spares {
-            flag("cluster.spares", RawValue::Integer(count.into()), format!("--spares {count}"));
-        }
-        if self.evict_stragglers {
-            flag("cluster.evict_stragglers", RawValue::Bool(true), "--evict-stragglers".to_owned());
-        }
-        if let Some(seconds) = self.hang_timeout {
-            flag("cluster.hang_timeout_s", RawValue::Float(seconds), format!("--hang-timeout {seconds}"));
-        }
-        overrides
+        let workers = self.workers.map(|(least, most)| {
+            workers_by(&format!("--workers {least}:{most}"), RawValue::Integer(most.into()), least)
+        });
+        let evicts = self.evict_stragglers.then(|| "--evict-stragglers".to_owned());
+        let others = [
+            given("cluster.policy", "--policy", &self.policy, |name| RawValue::Text(name.clone())),
+            given("cluster.spares", "--spares", &self.spares, |n| RawValue::Integer((*n).into())),
+            evicts.map(|flag| Override::Flag("cluster.evict_stragglers", RawValue::Bool(true), flag)),
+            given("cluster.hang_timeout_s", "--hang-timeout", &self.hang_timeout, |s| RawValue::Float(*s)),
+        ];
+        workers.into_iter().flatten().chain(others.into_iter().flatten()).collect()
     }
 }
 
 impl Show {
-    /// Returns the mode of the user interface.
     pub(super) fn mode(&self) -> Mode {
         match (self.json, self.quiet, self.lines) {
             (true, ..) => Mode::Json,

@@ -1,11 +1,10 @@
 //! `enn gc`.
 
 use super::{
-    flags, output,
+    flags::{self, Removal},
     rm::{self, Removed},
 };
 use crate::{Error, facts::Facts};
-use enn_common::exit::ExitCode;
 use enn_process::run_dir;
 use enn_ui::runs::{self, RemovalDecision, RemovalFilter, RunSummary, StagedData};
 use std::{
@@ -36,15 +35,11 @@ pub(super) struct Args {
     /// Directory of runs [default: ENN_RUNS, else ./runs]
     #[arg(long, value_name = "DIR", help_heading = "Job")]
     runs_dir: Option<PathBuf>,
-    /// Do not ask; without a terminal nothing is asked anyway
-    #[arg(long, short, help_heading = "Job")]
-    yes: bool,
-    /// Print JSON
-    #[arg(long, help_heading = "Output")]
-    json: bool,
+    #[command(flatten)]
+    removal: Removal,
 }
 
-pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     let mut dirs = flags::directories(args.runs_dir.as_deref(), facts);
     // Launches of `enn run` have their own filter of age and size.
     dirs.truncate(1);
@@ -60,16 +55,13 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         }
     }
     if args.dry_run {
-        rm::print(&would_go(&dirs, &going), args.json, "would remove")?;
-        return Ok(ExitCode::Success);
+        return rm::print(&would_go(&dirs, &going), args.removal.json, "would remove");
     }
-    if !args.yes && !args.json && !rm::agreed(&going)? {
-        output::text_line("nothing is removed")?;
-        return Ok(ExitCode::Success);
+    if !rm::agreed(&args.removal, &going)? {
+        return Ok(());
     }
     let removed = collect(&dirs, &going)?;
-    rm::print(&removed, args.json, "removed")?;
-    Ok(ExitCode::Success)
+    rm::print(&removed, args.removal.json, "removed")
 }
 
 /// Removes the selected runs, then all staged data that no run uses. A run that has started again meanwhile is kept.
@@ -97,7 +89,6 @@ fn collect(dirs: &[PathBuf], going: &[RunSummary]) -> Result<Removed, Error> {
     Ok(removed)
 }
 
-/// Returns what would be removed.
 fn would_go(dirs: &[PathBuf], going: &[RunSummary]) -> Removed {
     let names: BTreeSet<&str> = going.iter().map(|run| run.name.as_str()).collect();
     let goes = |data: &StagedData| data.users.iter().all(|user| names.contains(user.as_str()));

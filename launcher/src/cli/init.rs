@@ -5,7 +5,6 @@ use super::{
     output,
 };
 use crate::{Error, api, facts::Facts};
-use enn_common::exit::ExitCode;
 use enn_process::run_dir;
 use std::path::PathBuf;
 
@@ -25,12 +24,11 @@ pub(super) struct Args {
     show: Show,
 }
 
-pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     let config = api::load_config(&args.config, &args.changes.overrides(), facts)?;
     let runs = args.runs.dir(facts);
     run_dir::local(&runs)?;
     let staged = api::stage(&config, &runs.join(api::STAGED_DIR), args.show.mode())?;
     let run = api::new_model(&config, &staged.meta, facts, &runs)?;
-    output::text_line(&run.display().to_string())?;
-    Ok(ExitCode::Success)
+    output::text_line(&run.display().to_string())
 }

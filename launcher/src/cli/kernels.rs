@@ -2,7 +2,6 @@
 
 use super::{flags::RunArgs, output};
 use crate::{Error, facts::Facts};
-use enn_common::exit::ExitCode;
 use enn_ui::runs::Need;
 
 /// Show which kernels a run's workers used, what they passed over and why, and what is in quarantine
@@ -17,14 +16,8 @@ pub(super) struct Args {
     json: bool,
 }
 
-pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     let run = args.which.find(Need::Any, facts)?;
     let book = enn_ui::kernels::read(&run)?;
-    if args.json {
-        let value = serde_json::to_value(book).map_err(|source| Error::Json { path: run, source })?;
-        output::json(&value)?;
-    } else {
-        output::text_line(&enn_ui::kernels::text(&book))?;
-    }
-    Ok(ExitCode::Success)
+    output::print(args.json, &book, || enn_ui::kernels::text(&book))
 }

@@ -64,7 +64,6 @@ fn typed(command: Command, words: Words, notes: Vec<String>) -> Command {
     }
 }
 
-/// Returns the clap definition of `enn run` or `enn-torchrun`.
 fn definition(dialect: Dialect) -> clap::Command {
     match dialect {
         Dialect::Torchrun => run::Torchrun::command(),

@@ -2,7 +2,6 @@
 
 use super::{flags::RunArgs, output};
 use crate::{Error, facts::Facts};
-use enn_common::exit::ExitCode;
 use enn_process::{
     logs::{self, LogFormat, LogLocation, LogReadError, LogReader, LogSelection, Printer},
     run_dir,
@@ -42,7 +41,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     let wanted =
         LogSelection { ranks: args.ranks.clone(), attempt: args.attempt, out: !args.stderr, err: !args.stdout };
     let mut printer = Printer::new(if args.json { LogFormat::Json } else { LogFormat::Text }, &wanted);
@@ -64,12 +63,12 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     }
     printer.finish(&mut out);
     write(&mut out).map_err(Error::Output)?;
-    Ok(ExitCode::Success)
+    Ok(())
 }
 
 /// Returns a directory of logs as given, else the logs of a run.
 fn place(args: &Args, facts: &Facts) -> Result<LogLocation, Error> {
-    let given = args.which.as_path(facts);
+    let given = facts.cwd.join(&args.which.run);
     if logs::are_in(&given) {
         return Ok(LogLocation { root: given, launch: None });
     }

@@ -2,7 +2,6 @@
 
 use super::{flags, output};
 use crate::{Error, facts::Facts};
-use enn_common::exit::ExitCode;
 use enn_process::run_dir;
 use enn_ui::runs::{self, RunState, RunSummary, StagedData};
 use enn_ui::{format, run_status::RunStatus};
@@ -14,7 +13,6 @@ use std::{
 };
 
 const HEADINGS: [&str; 6] = ["RUN", "STATE", "AGE", "SIZE", "MODEL", "ERROR"];
-/// Number of spaces between two columns.
 const GAP: usize = 2;
 /// Minimum number of characters of an error that are shown, however narrow the terminal is.
 const ERROR_CHARS_MIN: usize = 20;
@@ -39,7 +37,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     let mut dirs = flags::directories(args.runs_dir.as_deref(), facts);
     if !args.all {
         dirs.truncate(1);
@@ -51,33 +49,22 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     if args.json {
         let rows: Vec<Value> = found.iter().map(|row| row.json(now)).collect();
         let data = |data: &StagedData| json!({"path": data.path, "bytes": data.bytes, "used_by": data.users});
-        output::json(&json!({"runs": rows, "staged": staged.iter().map(data).collect::<Vec<_>>()}))?;
-        return Ok(ExitCode::Success);
+        return output::json(&json!({"runs": rows, "staged": staged.iter().map(data).collect::<Vec<_>>()}));
     }
     if found.is_empty() && staged.is_empty() {
         let places: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
-        output::text_line(&format!("there are no runs in {}", places.join(" and ")))?;
-        return Ok(ExitCode::Success);
+        return output::text_line(&format!("there are no runs in {}", places.join(" and ")));
     }
     let size = if std::io::stdout().is_terminal() { ratatui::crossterm::terminal::size().ok() } else { None };
-    let screen = Screen { width: size.map(|(columns, _)| usize::from(columns)) };
-    let mut lines = table(&found, now, screen);
+    let mut lines = table(&found, now, size.map(|(columns, _)| usize::from(columns)));
     lines.push(totals(&found, &staged));
-    output::text_line(&lines.join("\n"))?;
-    Ok(ExitCode::Success)
+    output::text_line(&lines.join("\n"))
 }
 
 /// A run with its size in bytes.
 struct Row {
     run: RunSummary,
     bytes: u64,
-}
-
-/// The output of the table.
-#[derive(Debug, Clone, Copy)]
-struct Screen {
-    /// Width of the terminal in columns; `None`: no terminal, so that lines are not cut or coloured.
-    width: Option<usize>,
 }
 
 impl Row {
@@ -112,8 +99,8 @@ impl Row {
     }
 }
 
-/// Returns the lines of the table.
-fn table(rows: &[Row], now: SystemTime, screen: Screen) -> Vec<String> {
+/// `columns`: width of the terminal; `None`: no terminal, so that lines are not cut or coloured.
+fn table(rows: &[Row], now: SystemTime, columns: Option<usize>) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
     }
@@ -124,7 +111,7 @@ fn table(rows: &[Row], now: SystemTime, screen: Screen) -> Vec<String> {
     };
     let widths: [usize; 5] = std::array::from_fn(width);
     let before: usize = widths.iter().sum();
-    let room = screen.width.map(|all| all.saturating_sub(before).max(ERROR_CHARS_MIN));
+    let room = columns.map(|all| all.saturating_sub(before).max(ERROR_CHARS_MIN));
     let line = |row: &[String; 6], colour: Option<&str>| {
         let mut line = String::new();
         for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
@@ -138,7 +125,7 @@ fn table(rows: &[Row], now: SystemTime, screen: Screen) -> Vec<String> {
         line.trim_end().to_owned()
     };
     let headings = line(&HEADINGS.map(str::to_owned), None);
-    let colour = |row: &Row| screen.width.and_then(|_| colour(&row.run.state));
+    let colour = |row: &Row| columns.and_then(|_| colour(&row.run.state));
     std::iter::once(headings).chain(cells.iter().zip(rows).map(|(cells, row)| line(cells, colour(row)))).collect()
 }
 
@@ -162,7 +149,6 @@ fn cut(text: &str, room: Option<usize>) -> String {
     }
 }
 
-/// Returns a line with the total sizes.
 fn totals(rows: &[Row], staged: &[StagedData]) -> String {
     let bytes: u64 = rows.iter().map(|row| row.bytes).sum();
     let mut line = format!("{}, {}", format::plural(rows.len() as u64, "run"), format::bytes(bytes));
@@ -218,7 +204,7 @@ mod tests {
     #[test]
     fn a_table_without_a_terminal_is_plain_and_whole() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(5 * HOUR_S);
-        let lines = table(&rows(), now, Screen { width: None });
+        let lines = table(&rows(), now, None);
         let expected = [
             "RUN  STATE       AGE  SIZE    MODEL     ERROR",
             "b-2  running     5 h  1.2 MB  step 160",
@@ -230,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_terminal_has_colours_and_lines_of_its_width() {
-        let lines = table(&rows(), SystemTime::UNIX_EPOCH, Screen { width: Some(62) });
+        let lines = table(&rows(), SystemTime::UNIX_EPOCH, Some(62));
         assert!(lines[1].contains("\u{1b}[36mrunning\u{1b}[0m"), "{lines:?}");
         assert!(lines[2].contains("\u{1b}[31mfailed (3)\u{1b}[0m") && lines[2].ends_with('…'), "{lines:?}");
         assert_eq!(lines[2].chars().count(), 62 + "\u{1b}[31m\u{1b}[0m".chars().count());

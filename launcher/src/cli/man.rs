@@ -2,7 +2,6 @@
 
 use super::output;
 use crate::Error;
-use enn_common::exit::ExitCode;
 
 /// Print the manual page of enn or of one subcommand (roff; read it with `enn man | man -l -`)
 #[derive(Debug, clap::Args)]
@@ -12,7 +11,7 @@ pub(super) struct Args {
     subcommand: Option<String>,
 }
 
-pub(super) fn run(args: &Args) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &Args) -> Result<(), Error> {
     let command = super::command();
     let chosen = args.subcommand.as_deref().and_then(|name| command.find_subcommand(name).cloned());
     let page = match (chosen, &args.subcommand) {
@@ -21,6 +20,5 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Error> {
     };
     let mut text = Vec::new();
     clap_mangen::Man::new(page).render(&mut text).map_err(Error::Output)?;
-    output::bytes(&text)?;
-    Ok(ExitCode::Success)
+    output::bytes(&text)
 }

@@ -2,7 +2,6 @@
 
 use super::{flags::Runs, output};
 use crate::{Error, facts::Facts};
-use enn_common::exit::ExitCode;
 use enn_ui::runs::Need;
 
 /// Print the errors of a run's best model beside the baselines
@@ -18,14 +17,12 @@ pub(super) struct Args {
     json: bool,
 }
 
-pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     let run = args.runs.find(&args.run, Need::Errors, facts)?;
     if args.json {
-        let metrics = enn_ui::metrics::read(&run)?;
-        let value = serde_json::to_value(metrics).map_err(|source| Error::Json { path: run, source })?;
-        output::json(&value)?;
+        output::print(true, &enn_ui::metrics::read(&run)?, String::new)?;
     } else {
         output::text_line(&enn_ui::metrics::table(&enn_ui::RunView::read(&run)?))?;
     }
-    Ok(ExitCode::Success)
+    Ok(())
 }

@@ -7,7 +7,6 @@ mod completions;
 mod cv;
 mod data;
 mod doctor;
-mod drain;
 mod evaluate;
 mod export;
 mod flags;
@@ -21,11 +20,8 @@ mod man;
 mod metrics;
 mod model;
 mod output;
-mod pause;
 mod predict;
-mod proceed;
 mod profile;
-mod resize;
 mod rm;
 mod run;
 mod runtime;
@@ -33,7 +29,6 @@ mod serve;
 mod slurm;
 mod stage;
 mod status;
-mod stop;
 mod target_run;
 mod task_table;
 mod top;
@@ -89,11 +84,8 @@ enum Command {
     Rm(rm::Args),
     Gc(gc::Args),
     Top(top::Args),
-    Resize(resize::Args),
-    Pause(pause::Args),
-    Continue(proceed::Args),
-    Drain(drain::Args),
-    Stop(stop::Args),
+    #[command(flatten)]
+    Request(target_run::RequestCommand),
     Logs(logs::Args),
     Kernels(kernels::Args),
     Chaos(chaos::Args),
@@ -185,7 +177,6 @@ fn print_parsed(error: &clap::Error) {
     }
 }
 
-/// Prints the error; returns the exit code.
 fn report(error: &Error, dialect: Dialect) -> ExitCode {
     message::print(&format!("error: {}", error.to_string().replace('\n', "\n       ")));
     failure(error, dialect)
@@ -202,6 +193,7 @@ fn failure(error: &Error, dialect: Dialect) -> ExitCode {
 
 fn run(command: Command, dialect: Dialect, facts: &Facts) -> Result<u8, Error> {
     facts.check_private()?;
+    let done = |result: Result<(), Error>| result.map(|()| ExitCode::Success);
     let code = match command {
         // The exit code may be that of a worker.
         Command::Run(args) => return run::run(*args, dialect, facts),
@@ -211,32 +203,28 @@ fn run(command: Command, dialect: Dialect, facts: &Facts) -> Result<u8, Error> {
         Command::Serve(args) => serve::run(&args, facts),
         Command::Evaluate(args) => evaluate::run(&args, facts),
         Command::Export(args) => export::run(&args, facts),
-        Command::Init(args) => init::run(&args, facts),
-        Command::Stage(args) => stage::run(&args, facts),
-        Command::Metrics(args) => metrics::run(&args, facts),
-        Command::Profile(args) => profile::run(&args, facts),
-        Command::Status(args) => status::run(&args, facts),
-        Command::Ls(args) => ls::run(&args, facts),
-        Command::Rm(args) => rm::run(&args, facts),
-        Command::Gc(args) => gc::run(&args, facts),
-        Command::Top(args) => top::run(&args, facts),
-        Command::Resize(args) => resize::run(&args, facts),
-        Command::Pause(args) => pause::run(&args, facts),
-        Command::Continue(args) => proceed::run(&args, facts),
-        Command::Drain(args) => drain::run(&args, facts),
-        Command::Stop(args) => stop::run(&args, facts),
-        Command::Logs(args) => logs::run(&args, facts),
-        Command::Kernels(args) => kernels::run(&args, facts),
+        Command::Init(args) => done(init::run(&args, facts)),
+        Command::Stage(args) => done(stage::run(&args, facts)),
+        Command::Metrics(args) => done(metrics::run(&args, facts)),
+        Command::Profile(args) => done(profile::run(&args, facts)),
+        Command::Status(args) => done(status::run(&args, facts)),
+        Command::Ls(args) => done(ls::run(&args, facts)),
+        Command::Rm(args) => done(rm::run(&args, facts)),
+        Command::Gc(args) => done(gc::run(&args, facts)),
+        Command::Top(args) => done(top::run(&args, facts)),
+        Command::Request(command) => done(target_run::run(&command, facts)),
+        Command::Logs(args) => done(logs::run(&args, facts)),
+        Command::Kernels(args) => done(kernels::run(&args, facts)),
         Command::Chaos(args) => chaos::run(&args, facts),
         Command::Ckpt(args) => ckpt::run(&args, facts),
         Command::Data(args) => data::run(&args, facts),
-        Command::Model(args) => model::run(&args, facts),
-        Command::Warm(args) => warm::run(&args, facts),
-        Command::Slurm(args) => slurm::run(&args, facts),
+        Command::Model(args) => done(model::run(&args, facts)),
+        Command::Warm(args) => done(warm::run(&args, facts)),
+        Command::Slurm(args) => done(slurm::run(&args, facts)),
         Command::Doctor(args) => doctor::run(&args, facts),
-        Command::Completions(args) => completions::run(&args),
-        Command::Man(args) => man::run(&args),
-        Command::Runtime(args) => runtime::run(&args),
+        Command::Completions(args) => done(completions::run(&args)),
+        Command::Man(args) => done(man::run(&args)),
+        Command::Runtime(args) => done(runtime::run(&args)),
     };
     code.map(|code| code as u8)
 }

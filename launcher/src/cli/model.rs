@@ -6,11 +6,6 @@ use crate::{
     facts::Facts,
     tasks::{TaskEdit, TaskKeys},
 };
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use enn_common::{
-    config::forest::{Mixer, Mode, Reduction},
-    exit::ExitCode,
-};
 use enn_ui::runs::Need;
 use std::path::{Path, PathBuf};
 
@@ -61,7 +56,7 @@ enum ModelCommand {
         #[command(flatten)]
         task: TaskInFile,
         #[command(flatten)]
-        keys: TaskFlags,
+        keys: TaskKeys,
         /// Sub-fuser that joins it [default: the model's own fuser]
         #[arg(long, value_name = "NAME")]
         parent: Option<String>,
@@ -74,7 +69,7 @@ enum ModelCommand {
         #[command(flatten)]
         task: TaskInFile,
         #[command(flatten)]
-        keys: TaskFlags,
+        keys: TaskKeys,
     },
     /// Let a sub-fuser of a configuration's file join a task that has no parent
     Attach {
@@ -107,68 +102,7 @@ struct TaskInFile {
     name: String,
 }
 
-/// The keys of a task that can be set.
-#[derive(Debug, clap::Args)]
-struct TaskFlags {
-    /// Template whose tokens attend to all others (spatial) or to earlier ones (temporal)
-    #[arg(long, value_parser = names(&Mode::NAMES, &[]))]
-    mode: Option<Mode>,
-    /// Blocks of a template
-    #[arg(long, value_name = "N")]
-    depth: Option<usize>,
-    /// Tokens of a template
-    #[arg(long, value_name = "N")]
-    tokens: Option<usize>,
-    /// How the tokens of a template are mixed
-    #[arg(long, value_parser = names(&Mixer::NAMES, &Mixer::OLD_NAMES))]
-    mixer: Option<Mixer>,
-    /// Module of a worker of your own behind a template's blocks; empty for none
-    #[arg(long, value_name = "NAME")]
-    model: Option<String>,
-    /// Sub-fuser that joins its children's tokens in one list (mean), or reads each by itself (linear)
-    #[arg(long, value_parser = names(&Reduction::NAMES, &[]))]
-    reduction: Option<Reduction>,
-    /// Share of the attention, relative to the tasks with the same parent; above 0 [default: 1]
-    #[arg(long, value_name = "WEIGHT")]
-    weight: Option<f64>,
-}
-
-/// Returns a parser for the names of a table.
-fn names<T>(
-    names: &'static [(&'static str, T)],
-    hidden: &'static [(&'static str, T)],
-) -> impl TypedValueParser<Value = T>
-where
-    T: Copy + Send + Sync + 'static,
-{
-    let named = move |text: String| {
-        names
-            .iter()
-            .chain(hidden)
-            .find(|(name, _)| *name == text)
-            .map(|(_, value)| *value)
-            .ok_or("not one of the names")
-    };
-    let shown = names.iter().map(|(name, _)| PossibleValue::new(*name));
-    let accepted = shown.chain(hidden.iter().map(|(name, _)| PossibleValue::new(*name).hide(true)));
-    PossibleValuesParser::new(accepted).try_map(named)
-}
-
-impl From<&TaskFlags> for TaskKeys {
-    fn from(keys: &TaskFlags) -> Self {
-        Self {
-            mode: keys.mode,
-            depth: keys.depth,
-            tokens: keys.tokens,
-            mixer: keys.mixer,
-            model: keys.model.clone(),
-            reduction: keys.reduction,
-            weight: keys.weight,
-        }
-    }
-}
-
-pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     match &args.command {
         ModelCommand::Save { run, target, replace, runs } => {
             let run = runs.find(run, Need::Model, facts)?;
@@ -181,20 +115,14 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         }
         ModelCommand::Tasks { place, json, runs } => {
             let forest = api::tasks_of(place, &runs.dir(facts), facts)?;
-            if *json {
-                let value =
-                    serde_json::to_value(&forest).map_err(|source| Error::Json { path: place.clone(), source })?;
-                output::json(&value)?;
-            } else {
-                output::text_line(&task_table::text(&forest))?;
-            }
+            output::print(*json, &forest, || task_table::text(&forest))?;
         }
         edit => {
             let (config, edit) = edit.as_edit();
             output::text_line(&task_table::text(&api::edit_tasks(config, &edit, facts)?))?;
         }
     }
-    Ok(ExitCode::Success)
+    Ok(())
 }
 
 impl ModelCommand {
@@ -203,10 +131,10 @@ impl ModelCommand {
         let (task, edit) = match self {
             Self::Add { task, keys, parent, children } => {
                 let name = task.name.clone();
-                let keys = keys.into();
+                let keys = keys.clone();
                 (task, TaskEdit::Add { name, parent: parent.clone(), children: children.clone(), keys })
             }
-            Self::Update { task, keys } => (task, TaskEdit::Update { name: task.name.clone(), keys: keys.into() }),
+            Self::Update { task, keys } => (task, TaskEdit::Update { name: task.name.clone(), keys: keys.clone() }),
             Self::Attach { task, parent } => {
                 (task, TaskEdit::Attach { child: task.name.clone(), parent: parent.clone() })
             }

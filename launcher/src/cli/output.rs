@@ -3,6 +3,7 @@
 use crate::Error;
 use enn_common::shown;
 use enn_process::PatientWriter;
+use serde::Serialize;
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
 
@@ -10,6 +11,14 @@ use std::io::{IsTerminal, Write};
 pub(super) fn json(value: &Value) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value).map_err(|error| Error::Output(error.into()))?;
     bytes(format!("{}\n", shown::json(&text)).as_bytes())
+}
+
+/// Prints a value as an indented JSON document if `is_json`, else the text.
+pub(super) fn print(is_json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Error> {
+    if is_json {
+        return json(&serde_json::to_value(value).map_err(|error| Error::Output(error.into()))?);
+    }
+    text_line(&text())
 }
 
 /// Prints a JSON document on one line.

@@ -63,20 +63,15 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let model = artifact_or_run(&args.model, &args.runs, facts)?;
-    let mode = args.show.mode();
-    let replace = args.replace;
-    let precision = args.precision;
     let mut overrides = args.changes.overrides();
     overrides.extend(args.cluster.overrides());
-    let engine = args.engine;
-    let point = args.point;
     let options = PredictOptions {
-        mode,
+        mode: args.show.mode(),
         handle_signals: true,
-        replace,
-        precision,
-        engine,
-        point,
+        replace: args.replace,
+        precision: args.precision,
+        engine: args.engine,
+        point: args.point,
         allow_unseen: args.allow_unseen,
         is_judged: false,
         overrides,

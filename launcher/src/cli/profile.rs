@@ -2,10 +2,7 @@
 
 use super::{flags::Runs, output};
 use crate::{Error, facts::Facts};
-use enn_common::exit::ExitCode;
 use enn_ui::runs::Need;
-use serde::Serialize;
-use std::path::PathBuf;
 
 /// Compare the cost of a run's operations with the limits of the machine
 ///
@@ -26,25 +23,14 @@ pub(super) struct Args {
     json: bool,
 }
 
-pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     let run = args.runs.find(&args.run, Need::Profile, facts)?;
     if args.program {
         let program = enn_ui::program::read(&run)?;
-        return shown(args.json, &program, run, enn_ui::program::listing(&program).trim_end());
+        return output::print(args.json, &program, || enn_ui::program::listing(&program).trim_end().to_owned());
     }
     let roofline = enn_ui::roofline::read(&run)?;
     let trace = enn_ui::roofline::gather_traces(&run)?;
-    let text = format!("{}\ntrace: {}", enn_ui::roofline::table(&roofline), trace.display());
-    shown(args.json, &roofline, run, &text)
-}
-
-/// Prints the given value as JSON, or the text.
-fn shown(json: bool, read: &impl Serialize, run: PathBuf, text: &str) -> Result<ExitCode, Error> {
-    if json {
-        let value = serde_json::to_value(read).map_err(|source| Error::Json { path: run, source })?;
-        output::json(&value)?;
-    } else {
-        output::text_line(text)?;
-    }
-    Ok(ExitCode::Success)
+    let text = || format!("{}\ntrace: {}", enn_ui::roofline::table(&roofline), trace.display());
+    output::print(args.json, &roofline, text)
 }

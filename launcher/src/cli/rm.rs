@@ -1,8 +1,10 @@
 //! `enn rm`.
 
-use super::{flags, output};
+use super::{
+    flags::{self, Removal},
+    output,
+};
 use crate::{Error, facts::Facts};
-use enn_common::exit::ExitCode;
 use enn_ui::format;
 use enn_ui::runs::{self, Need, RunSummary, StagedData};
 use serde_json::json;
@@ -24,15 +26,11 @@ pub(super) struct Args {
     /// Directory of runs [default: ENN_RUNS, else ./runs, and that of `enn run`]
     #[arg(long, value_name = "DIR", help_heading = "Job")]
     runs_dir: Option<PathBuf>,
-    /// Do not ask; without a terminal nothing is asked anyway
-    #[arg(long, short, help_heading = "Job")]
-    yes: bool,
-    /// Print JSON
-    #[arg(long, help_heading = "Output")]
-    json: bool,
+    #[command(flatten)]
+    removal: Removal,
 }
 
-pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     let dirs = flags::directories(args.runs_dir.as_deref(), facts);
     let mut paths = BTreeSet::new();
     for named in &args.runs {
@@ -40,13 +38,11 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         paths.insert(runs::locate(&selected.path, &dirs)?);
     }
     let wanted: Vec<RunSummary> = paths.iter().filter_map(|path| RunSummary::read(path)).collect();
-    if !args.yes && !args.json && !agreed(&wanted)? {
-        output::text_line("nothing is removed")?;
-        return Ok(ExitCode::Success);
+    if !agreed(&args.removal, &wanted)? {
+        return Ok(());
     }
     let removed = remove_all(&wanted)?;
-    print(&removed, args.json, "removed")?;
-    Ok(ExitCode::Success)
+    print(&removed, args.removal.json, "removed")
 }
 
 /// Returns a name unchanged, and a path relative to the working directory.
@@ -107,9 +103,11 @@ pub(super) fn print(removed: &Removed, is_json: bool, verb: &str) -> Result<(), 
     output::text_line(&output::lines(&lines))
 }
 
-/// Asks the user for confirmation; returns true where there is no terminal, since the runs were named.
-pub(super) fn agreed(wanted: &[RunSummary]) -> Result<bool, Error> {
-    if !io::stdin().is_terminal() || !io::stderr().is_terminal() || wanted.is_empty() {
+/// Asks the user for confirmation, and prints that nothing is removed where it is denied; returns true where there is no terminal, since
+/// the runs were named.
+pub(super) fn agreed(removal: &Removal, wanted: &[RunSummary]) -> Result<bool, Error> {
+    let is_asked = !removal.yes && !removal.json && io::stdin().is_terminal() && io::stderr().is_terminal();
+    if !is_asked || wanted.is_empty() {
         return Ok(true);
     }
     let mut lines: Vec<String> = wanted
@@ -121,5 +119,9 @@ pub(super) fn agreed(wanted: &[RunSummary]) -> Result<bool, Error> {
         .collect();
     lines.insert(0, format!("to be removed: {}", format::plural(wanted.len() as u64, "run")));
     let answer = output::ask(&lines, "remove? [y/N] ")?;
-    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
+    let is_agreed = ["y", "yes"].contains(&answer.trim().to_lowercase().as_str());
+    if !is_agreed {
+        output::text_line("nothing is removed")?;
+    }
+    Ok(is_agreed)
 }

@@ -111,7 +111,7 @@ pub(super) fn run(args: Args, dialect: Dialect, facts: &Facts) -> Result<u8, Err
     }
     flags.command = without_separator(flags.command, &facts.argv);
     let options =
-        RunOptions { runs_dir: own.runs_dir.clone(), mode: show.mode(), dialect, metrics_addr: scrape.address() };
+        RunOptions { runs_dir: own.runs_dir.clone(), mode: show.mode(), dialect, metrics_addr: scrape.metrics_addr };
     let flags = flags.with_variables(&facts.pet).map_err(Box::new)?;
     let allocation = api::allocation(&flags, dialect, facts)?;
     if let Some(plug_in) = torchrun::requested_plug_in(&flags) {

@@ -1,7 +1,6 @@
 //! `enn runtime`: the process in which enn runs artifacts.
 
 use crate::Error;
-use enn_common::exit::ExitCode;
 use enn_export::maker::apart::Library;
 use std::{io, path::PathBuf};
 
@@ -19,7 +18,7 @@ pub(super) struct Args {
     threads: usize,
 }
 
-pub(super) fn run(args: &Args) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &Args) -> Result<(), Error> {
     args.library.serve(&args.path, args.threads, io::stdin().lock(), io::stdout().lock()).map_err(Error::Output)?;
-    Ok(ExitCode::Success)
+    Ok(())
 }

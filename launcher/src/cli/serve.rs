@@ -110,11 +110,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let served = api::serve(&model, facts, &options, &mut |server| {
         let address = server.address();
         let example = server.example();
-        if args.json {
-            output::json(&json!({"address": address.to_string(), "url": format!("http://{address}"), "curl": example}))
-        } else {
-            output::text_line(&format!("http://{address}\n\n{example}"))
-        }
+        let json = json!({"address": address.to_string(), "url": format!("http://{address}"), "curl": example});
+        output::print(args.json, &json, || format!("http://{address}\n\n{example}"))
     })?;
     let drained = served.drained;
     message::print(&format!("{} requests were finished, {} cut off", drained.finished, drained.cut));

@@ -4,7 +4,6 @@ use super::output;
 use crate::{Error, facts::Facts};
 use clap::Subcommand;
 use enn_cluster::slurm::{self, JobOptions, SlurmError, SystemCommands};
-use enn_common::exit::ExitCode;
 
 /// Run under Slurm: write the script of a job, submit it, show its state
 ///
@@ -100,7 +99,7 @@ struct Status {
     job: u64,
 }
 
-pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     match &args.command {
         SlurmCommand::Script(job) => output::document(&job.script(facts)?)?,
         SlurmCommand::Submit(job) => {
@@ -109,7 +108,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         }
         SlurmCommand::Status(status) => output::text_line(&slurm::job(status.job, &SystemCommands)?.to_string())?,
     }
-    Ok(ExitCode::Success)
+    Ok(())
 }
 
 impl Job {
@@ -127,7 +126,6 @@ impl Job {
         slurm::script(&options, &self.words(facts)?)
     }
 
-    /// Returns the command of each node.
     fn words(&self, facts: &Facts) -> Result<Vec<String>, SlurmError> {
         let program = "enn";
         let enn = std::env::current_exe().map_err(|source| SlurmError::Run { program, source })?;

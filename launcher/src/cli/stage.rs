@@ -5,7 +5,6 @@ use super::{
     output,
 };
 use crate::{Error, api, facts::Facts};
-use enn_common::exit::ExitCode;
 use std::path::PathBuf;
 
 /// Stage data without training: read, check, and write arrays that workers map
@@ -23,12 +22,12 @@ pub(super) struct Args {
     show: Show,
 }
 
-pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     let config = api::load_config(&args.config, &args.changes.overrides(), facts)?;
     let mode = args.show.mode();
     let staged = api::stage(&config, &facts.cwd.join(&args.out), mode)?;
     if mode != enn_ui::Mode::Json {
         output::text_line(&staged.dir.display().to_string())?;
     }
-    Ok(ExitCode::Success)
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::{flags::RunArgs, output};
 use crate::{Error, facts::Facts};
-use enn_common::{exit::ExitCode, shown};
+use enn_common::shown;
 use enn_process::run_dir;
 use enn_ui::runs::Need;
 use enn_ui::{
@@ -44,7 +44,7 @@ pub(super) struct Args {
     watch: bool,
 }
 
-pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     let run = args.which.find(Need::Any, facts)?;
     if args.watch {
         return watch(args, &run);
@@ -54,14 +54,12 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         view.take_unrecorded(&run);
     }
     if args.openmetrics {
-        output::bytes(openmetrics::text(&view, run_dir::is_living(&run)).as_bytes())?;
-        return Ok(ExitCode::Success);
+        return output::bytes(openmetrics::text(&view, run_dir::is_living(&run)).as_bytes());
     }
-    show(args, &run, &view, "")?;
-    Ok(ExitCode::Success)
+    show(args, &run, &view, "")
 }
 
-fn watch(args: &Args, run: &Path) -> Result<ExitCode, Error> {
+fn watch(args: &Args, run: &Path) -> Result<(), Error> {
     let mut follower = Follower::open(run, &run_dir::lock_path(run))?;
     let mut view = RunView::default();
     let terminal = terminal::draws(&std::io::stdout());
@@ -82,7 +80,7 @@ fn watch(args: &Args, run: &Path) -> Result<ExitCode, Error> {
             shown = Some(context.living);
         }
         if RunStatus::of(&view, context.living).over() && !status::may_be_taken_over(&view, &context) {
-            return Ok(ExitCode::Success);
+            return Ok(());
         }
         // The timeout also serves network file systems, which do not report writes of other hosts.
         let fd = follower.fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN));

@@ -2,7 +2,6 @@
 
 use super::flags::RunArgs;
 use crate::{Error, facts::Facts};
-use enn_common::exit::ExitCode;
 use enn_process::{STOP_SIGNALS, Signals, run_dir};
 use enn_ui::runs::Need;
 use enn_ui::{
@@ -17,7 +16,7 @@ pub(super) struct Args {
     which: RunArgs,
 }
 
-pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     let run = args.which.find(Need::Any, facts)?;
     let signals =
         Signals::install(&STOP_SIGNALS).map_err(|source| TopError::System { what: "handle signals", source })?;
@@ -30,5 +29,5 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         stop: signals.as_ref().map(Signals::fd),
     };
     top::run(&options)?;
-    Ok(ExitCode::Success)
+    Ok(())
 }

@@ -9,6 +9,7 @@ use crate::{
     api::{self, FinetuneOptions, Override, TrainOptions},
     error::Usage,
     facts::Facts,
+    names::names,
     torchrun::Dialect,
 };
 use enn_cluster::{
@@ -16,7 +17,7 @@ use enn_cluster::{
     slurm::Allocation,
 };
 use enn_common::{
-    config::{RunConfig, parent::ScalerChoice, raw::RawValue},
+    config::{parent::ScalerChoice, raw::RawValue},
     exit::ExitCode,
 };
 use enn_data::baselines::Effort;
@@ -52,8 +53,15 @@ pub(super) struct Args {
     ///
     /// "keep": those of the pretrained model. "refit": those of the new training rows; weights are rewritten so that the first prediction
     /// stays the same.
-    #[arg(long, value_name = "keep|refit", hide_possible_values = true, requires = "from", help_heading = "Job")]
-    scaler: Option<Scaler>,
+    #[arg(
+        long,
+        value_name = "keep|refit",
+        value_parser = names(&SCALERS, &[]),
+        hide_possible_values = true,
+        requires = "from",
+        help_heading = "Job"
+    )]
+    scaler: Option<ScalerChoice>,
     /// With --from: load the tensors that fit although others do not, and list the others
     #[arg(long, requires = "from", help_heading = "Job")]
     partial: bool,
@@ -61,8 +69,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR", help_heading = "Job")]
     staged: Option<PathBuf>,
     /// Baselines to fit beside training: all, or the quick ones alone, which cost one pass over the data (cell mean, persistence)
-    #[arg(long, value_name = "WHICH", default_value = "all", help_heading = "Job")]
-    baselines: Baselines,
+    #[arg(long, value_name = "WHICH", value_parser = names(&BASELINES, &[]), default_value = "all", help_heading = "Job")]
+    baselines: Effort,
     /// Time a few steps operation by operation; `enn profile RUN` shows the result
     #[arg(long, help_heading = "Output")]
     profile: bool,
@@ -83,33 +91,19 @@ pub(super) struct Args {
 }
 
 /// The values of --scaler.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Scaler {
-    Keep,
-    Refit,
-}
+const SCALERS: [(&str, ScalerChoice); 2] = [("keep", ScalerChoice::Keep), ("refit", ScalerChoice::Refit)];
+/// The values of --baselines.
+const BASELINES: [(&str, Effort); 2] = [("all", Effort::Full), ("quick", Effort::OnePass)];
 
 impl Args {
     fn finetune(&self, facts: &Facts) -> Result<Option<FinetuneOptions>, Error> {
         let Some(reference) = &self.from else { return Ok(None) };
         let path = facts.cwd.join(reference);
         let source = if path.exists() { path } else { self.runs.find(reference, Need::Model, facts)? };
-        let scaler = self.scaler.map(|scaler| match scaler {
-            Scaler::Keep => ScalerChoice::Keep,
-            Scaler::Refit => ScalerChoice::Refit,
-        });
-        Ok(Some(FinetuneOptions { source, scaler, partial: self.partial }))
+        Ok(Some(FinetuneOptions { source, scaler: self.scaler, partial: self.partial }))
     }
 }
 
-/// The values of --baselines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Baselines {
-    All,
-    Quick,
-}
-
-/// Trains a model; returns the exit status.
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
     let (flags, _) = args.nodes.flags(&args.cluster, facts).map_err(Box::new)?;
     let allocation = api::allocation(&flags, Dialect::Enn, facts)?;
@@ -120,7 +114,6 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
     }
 }
 
-/// Runs this node's part of the training.
 fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<u8, Error> {
     let runs_dir = args.runs.dir(facts);
     let mut overrides = Cluster::variables(facts);
@@ -140,7 +133,7 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
         (None, Some("auto")) => return Err(Error::Usage(Usage::AutoWithoutConfig)),
         (None, Some(reference)) => {
             let run = args.runs.find(reference, Need::Training, facts)?;
-            (of_run(&run, &overrides, facts)?, Some(run))
+            (api::change_config(&run_dir::read_config(&run)?, &overrides, facts)?, Some(run))
         }
         (Some(path), reference) => {
             let config = api::load_config(path, &overrides, facts)?;
@@ -169,8 +162,8 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
         staged: args.staged.as_ref().map(|dir| facts.cwd.join(dir)),
         mode: args.show.mode(),
         handle_signals: true,
-        metrics_addr: args.scrape.address(),
-        baselines: if args.baselines == Baselines::All { Effort::Full } else { Effort::OnePass },
+        metrics_addr: args.scrape.metrics_addr,
+        baselines: args.baselines,
     };
     let run = api::train(&config, facts, &options)?;
     // Only the leader requeues the job; a nonzero exit status of another node would make srun end it.
@@ -178,9 +171,4 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
         return Ok(ExitCode::Success as u8);
     }
     Ok(api::exit_code(&run.ended) as u8)
-}
-
-/// Returns the configuration of a run with changes.
-fn of_run(run: &std::path::Path, overrides: &[Override], facts: &Facts) -> Result<RunConfig, Error> {
-    api::change_config(&run_dir::read_config(run)?, overrides, facts)
 }

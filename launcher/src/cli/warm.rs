@@ -6,7 +6,7 @@ use crate::{
     facts::{Facts, OMP_NUM_THREADS},
 };
 use clap::Subcommand;
-use enn_common::{exit::ExitCode, secrets};
+use enn_common::secrets;
 use enn_process::preload::{self, Preload, Status, Trial, WARM_IDLE, WarmError, WarmServer, WarmSettings};
 use enn_ui::format;
 use serde::Deserialize;
@@ -66,7 +66,7 @@ struct ShowServers {
     json: bool,
 }
 
-pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     match &args.command {
         WarmCommand::Start(args) => start(args, facts),
         WarmCommand::Stop(args) => stop(args, facts),
@@ -79,7 +79,7 @@ fn servers(facts: &Facts) -> Result<Vec<WarmServer>, Error> {
     preload::warm_servers(&parent).map_err(|source| WarmError::Place { parent, source }.into())
 }
 
-fn start(args: &StartServer, facts: &Facts) -> Result<ExitCode, Error> {
+fn start(args: &StartServer, facts: &Facts) -> Result<(), Error> {
     let known: Vec<u32> = servers(facts)?.iter().filter_map(|server| Some(server.status().ok()?.pid)).collect();
     let python = args.python.clone().or_else(|| facts.script_python()).ok_or(WarmError::NoPython)?;
     let mut command = secrets::command(python);
@@ -99,11 +99,10 @@ fn start(args: &StartServer, facts: &Facts) -> Result<ExitCode, Error> {
     let server = servers(facts)?.into_iter().next().ok_or_else(|| WarmError::Refused("it has ended".to_owned()))?;
     let status = server.status().map_err(WarmError::Start)?;
     let what = if known.contains(&status.pid) { "there is one already" } else { "started" };
-    output::text_line(&format!("{what}: {}", shown(&status)))?;
-    Ok(ExitCode::Success)
+    output::text_line(&format!("{what}: {}", shown(&status)))
 }
 
-fn stop(args: &StopServers, facts: &Facts) -> Result<ExitCode, Error> {
+fn stop(args: &StopServers, facts: &Facts) -> Result<(), Error> {
     let mut stopped = Vec::new();
     for server in servers(facts)? {
         if args.pids.is_empty() || server.status().is_ok_and(|status| args.pids.contains(&status.pid)) {
@@ -115,11 +114,10 @@ fn stop(args: &StopServers, facts: &Facts) -> Result<ExitCode, Error> {
         return Err(WarmError::Unknown(*pid).into());
     }
     let lines: Vec<String> = stopped.iter().map(|pid| format!("stopped: pid {pid}")).collect();
-    output::text_line(&if lines.is_empty() { NONE.to_owned() } else { lines.join("\n") })?;
-    Ok(ExitCode::Success)
+    output::text_line(&if lines.is_empty() { NONE.to_owned() } else { lines.join("\n") })
 }
 
-fn status(args: &ShowServers, facts: &Facts) -> Result<ExitCode, Error> {
+fn status(args: &ShowServers, facts: &Facts) -> Result<(), Error> {
     let mut lines = Vec::new();
     let mut documents = Vec::new();
     for server in servers(facts)? {
@@ -141,15 +139,10 @@ fn status(args: &ShowServers, facts: &Facts) -> Result<ExitCode, Error> {
             }
         }
     }
-    if args.json {
-        output::json(&json!({"servers": documents}))?;
-    } else {
-        output::text_line(&if lines.is_empty() { NONE.to_owned() } else { output::lines(&lines) })?;
-    }
-    Ok(ExitCode::Success)
+    let text = || if lines.is_empty() { NONE.to_owned() } else { output::lines(&lines) };
+    output::print(args.json, &json!({"servers": documents}), text)
 }
 
-/// Describes a server in one line.
 fn shown(status: &Status) -> String {
     let Status { pid, version, executable, torch, modules, seconds, runs, running, idle, .. } = status;
     let torch = torch.as_ref().map_or_else(String::new, |torch| format!(", torch {torch}"));

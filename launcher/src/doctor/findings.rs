@@ -35,7 +35,6 @@ pub struct DoctorInputs {
     pub gpus: usize,
     /// The Python that `enn run` starts scripts with.
     pub python: Option<PathBuf>,
-    /// Directory for temporary files.
     pub temporary_dir: PathBuf,
     /// Working directory, in which runs would be written.
     pub cwd: PathBuf,
@@ -59,7 +58,6 @@ pub struct Findings {
     pub memory_available: Option<u64>,
     /// Bytes free where runs are written.
     pub disk_free: Option<u64>,
-    /// Bytes free in /dev/shm.
     pub shm_free: Option<u64>,
     pub limits: ResourceLimits,
 }
@@ -77,7 +75,6 @@ pub struct ResourceLimits {
 /// Why the worker could not be probed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProbeFailure {
-    /// No enn-worker was found.
     NoWorker,
     /// The worker could not be started, or it failed; the last line that it printed.
     Failed(String),
@@ -133,16 +130,13 @@ fn nvidia_driver() -> Option<String> {
 }
 
 /// Counts the device files nvidia0, nvidia1, … in `dev`.
-fn gpu_devices(dev: &Path) -> usize {
-    let Ok(entries) = fs::read_dir(dev) else { return 0 };
-    entries
-        .flatten()
-        .filter(|entry| {
-            let name = entry.file_name();
-            let digits = name.to_str().and_then(|name| name.strip_prefix("nvidia"));
-            digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
-        })
-        .count()
+pub(crate) fn gpu_devices(dev: &Path) -> usize {
+    let is_device = |name: &str| {
+        let digits = name.strip_prefix("nvidia");
+        digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let entries = fs::read_dir(dev).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_name().to_str().is_some_and(is_device)).count()
 }
 
 /// Returns the bytes that this user may still write below `path`, or below its nearest ancestor that exists.

@@ -17,7 +17,6 @@ const SHM_BYTES_MIN: u64 = 256 * MIB;
 /// A rank opens some connections to each other one; sockets, shards and maps come on top.
 const NOFILE_MIN: u64 = 4096;
 
-/// Checks `findings` and returns the report.
 pub fn check(findings: &Findings) -> Report {
     let items = [
         worker(findings),
@@ -25,7 +24,7 @@ pub fn check(findings: &Findings) -> Report {
         cuda(findings),
         nccl(findings),
         fork_server(findings),
-        cores(findings),
+        ok("cores", findings.inputs.cores.to_string()),
         memory(findings),
         disk(findings),
         shm(findings),
@@ -158,10 +157,6 @@ fn fork_server(findings: &Findings) -> Option<Check> {
             note(NAME, format!("{python} could not be tried: {why}"), "free some space in the temporary directory")
         }
     }
-}
-
-fn cores(findings: &Findings) -> Option<Check> {
-    ok("cores", findings.inputs.cores.to_string())
 }
 
 fn memory(findings: &Findings) -> Option<Check> {

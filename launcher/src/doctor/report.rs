@@ -5,18 +5,15 @@ use enn_common::exit::ExitCode;
 use serde_json::{Value, json};
 use std::fmt::{self, Display};
 
-/// The result of one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckState {
     /// The thing is present and sufficient.
     Ok,
     /// Something optional is missing; a feature is slower or unavailable.
     Note,
-    /// Something required is missing.
     Missing,
 }
 
-/// One check and its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     pub name: &'static str,

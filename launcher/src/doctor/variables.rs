@@ -1,6 +1,5 @@
 //! The environment variables ENN reads: all of them, in one table. The tidy test holds the code to it.
 
-/// An environment variable and its effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variable {
     pub name: &'static str,

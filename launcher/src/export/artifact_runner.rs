@@ -21,7 +21,6 @@ pub struct ArtifactRunner {
     shape: Shape,
 }
 
-/// Predictions for some rows.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Predictions {
     /// Predictions, row-major, in the user's units; NaN for none.
@@ -30,7 +29,6 @@ pub struct Predictions {
     pub status: Vec<u8>,
 }
 
-/// Inputs and outputs of an artifact.
 #[derive(Debug, Clone, PartialEq)]
 struct Shape {
     /// Name of the input for the rows.
@@ -86,14 +84,6 @@ impl Shape {
         }
     }
 
-    /// Returns the status of a row with inputs `x`, and blanks invalid predictions.
-    fn row_status(&self, x: &[f32], values: &mut [f32]) -> RowStatus {
-        match &self.histories {
-            Some(histories) => histories.judged(x, values, &self.blind),
-            None => RowStatus::judged(x, values, &self.blind),
-        }
-    }
-
     /// Returns the numbers per row of the whole state.
     fn state(&self) -> usize {
         self.states.iter().map(State::numbers).sum()
@@ -143,7 +133,6 @@ impl ArtifactRunner {
         Ok(Self { runner, shape: Shape::of(packed, is_point) })
     }
 
-    /// Returns the name and version of the runtime.
     pub fn version(&self) -> String {
         self.runner.version()
     }
@@ -214,7 +203,7 @@ impl ArtifactRunner {
         }
         let found: Vec<String> = outputs.iter().map(|output| format!("{} {:?}", output.name, output.shape)).collect();
         let why = format!("it returned for {rows} rows {}", found.join(", "));
-        Err(ExportError::Refused { what: "enn", path: self.version().into(), why })
+        Err(ExportError::refused("enn", Path::new(&self.version()), why))
     }
 
     fn add(&self, predictions: &mut Predictions, x: &[f32], values: &[f32], rows: usize) {
@@ -222,7 +211,10 @@ impl ArtifactRunner {
         let outputs = (values.len() / rows).max(1);
         for (x, row) in x.chunks(inputs).zip(values.chunks(outputs)) {
             let mut row = row.to_vec();
-            let status = self.shape.row_status(x, &mut row);
+            let status = match &self.shape.histories {
+                Some(histories) => histories.judged(x, &mut row, &self.shape.blind),
+                None => RowStatus::judged(x, &mut row, &self.shape.blind),
+            };
             let is_nothing = status == RowStatus::NoInput;
             predictions.values.extend(row.iter().map(|value| if is_nothing { f32::NAN } else { *value }));
             predictions.status.push(status as u8);

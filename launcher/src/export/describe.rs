@@ -23,22 +23,17 @@ use std::collections::BTreeMap;
 /// Key of the note on rules that are not inside an artifact.
 pub(super) const OUTSIDE: &str = "outside";
 
-/// A model that is being exported.
 #[derive(Debug)]
 pub struct Subject {
     /// Base name of the artifacts.
     pub name: String,
     /// Run and checkpoint of the model.
     pub digest: ModelDigest,
-    /// Configuration of the run.
     pub config: RunConfig,
     /// Metadata of the run's data.
     pub meta: StagedMeta,
-    /// Graph that is written.
     pub graph: Graph,
-    /// Digest of the graph.
     pub graph_digest: String,
-    /// Rows of one call.
     pub batch: Batch,
     /// Whether quantiles are predicted.
     pub quantiles: bool,
@@ -100,9 +95,12 @@ impl Subject {
 
     /// Returns the metadata of the training data, without their rows.
     fn staged(&self) -> StagedMeta {
-        let sources = Vec::new();
-        let row_names = Vec::new();
-        StagedMeta { sources, row_names, report: CleaningReport::default(), ..self.meta.clone() }
+        StagedMeta {
+            sources: Vec::new(),
+            row_names: Vec::new(),
+            report: CleaningReport::default(),
+            ..self.meta.clone()
+        }
     }
 
     /// Returns the metadata that a file holds about its model.
@@ -149,7 +147,6 @@ fn how(feature: &FeatureMeta, layout: Option<&Layout>) -> String {
     }
 }
 
-/// Builds the sidecar of an artifact of `subject`.
 pub fn sidecar(
     subject: &Subject,
     target: Target,

@@ -25,7 +25,6 @@ use std::{
 /// An artifact, with the names of its inputs and outputs in their order.
 #[derive(Debug, Clone)]
 pub struct Artifact {
-    /// Engine that runs the artifact.
     pub engine: Engine,
     pub path: PathBuf,
     pub inputs: Vec<String>,
@@ -54,14 +53,12 @@ impl EngineRunner {
             check::check(&artifact.path)?;
         }
         let scratch = atomic::temporary(&beside.join("engine"));
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&scratch);
-        made.map_err(|source| ExportError::Io { path: scratch.clone(), source })?;
-        let started = Piped::start(worker, "--engine", &scratch);
-        let worker_error = |source| ExportError::Io { path: worker.program.clone(), source };
-        let mut piped = started.map_err(|error| match error {
-            PipeError::Start(source) => worker_error(source),
-            other => worker_error(io::Error::other(other)),
-        })?;
+        DirBuilder::new().recursive(true).mode(0o700).create(&scratch).map_err(ExportError::io(&scratch))?;
+        let started = Piped::start(worker, "--engine", &scratch).map_err(|error| match error {
+            PipeError::Start(source) => source,
+            other => io::Error::other(other),
+        });
+        let mut piped = started.map_err(ExportError::io(&worker.program))?;
         let path = artifact.path.clone();
         let limits = tools::runs();
         let lacks = "let ENN_WORKER name a worker of this enn's version".to_owned();
@@ -93,8 +90,7 @@ impl EngineRunner {
         let bytes = |tensor: &Tensor| tensor.values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
         let mut ports = Vec::with_capacity(inputs.len());
         for (number, name) in self.artifact.inputs.iter().enumerate() {
-            let input = inputs.iter().find(|input| input.name == *name);
-            let input = input.ok_or_else(|| self.task.refused(format!("input {name} was not given")))?;
+            let input = Tensor::named(inputs, name).map_err(|why| self.task.refused(why))?;
             ports.push((number.to_string(), input.shape.clone(), bytes(input)));
         }
         let views: Result<Vec<_>, _> = ports
@@ -102,11 +98,11 @@ impl EngineRunner {
             .map(|(name, shape, bytes)| Ok((name, TensorView::new(Dtype::F32, shape.clone(), bytes)?)))
             .collect();
         let written = views.and_then(|views| safetensors::serialize_to_file(views, None, path));
-        written.map_err(|error| ExportError::Io { path: path.to_owned(), source: io::Error::other(error) })
+        written.map_err(|error| ExportError::io(path)(io::Error::other(error)))
     }
 
     fn read(&self, path: &Path) -> Result<Vec<Tensor>, ExportError> {
-        let bytes = fs::read(path).map_err(|source| ExportError::Io { path: path.to_owned(), source })?;
+        let bytes = fs::read(path).map_err(ExportError::io(path))?;
         let wrong = |why: String| self.task.refused(why);
         let found = SafeTensors::deserialize(&bytes).map_err(|error| wrong(format!("its outputs: {error}")))?;
         let expected = self.artifact.outputs.len();

@@ -14,7 +14,6 @@ use std::{
 /// Bytes hashed at a time.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// Digests of an artifact's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Digest {
     /// Size of all files together in bytes.
@@ -120,23 +119,18 @@ fn read(path: &Path, take: &mut dyn FnMut(&[u8])) -> Result<u64, FileError> {
 /// Returns the files among `parts` and below them, in order.
 fn all(parts: &[PathBuf]) -> Result<Vec<PathBuf>, FileError> {
     let mut files = Vec::new();
-    for part in parts {
-        collect(part, &mut files)?;
+    let mut left = parts.to_vec();
+    while let Some(path) = left.pop() {
+        if !path.is_dir() {
+            files.push(path);
+            continue;
+        }
+        for entry in fs::read_dir(&path).map_err(FileError::of("read", &path))? {
+            left.push(entry.map_err(FileError::of("read", &path))?.path());
+        }
     }
     files.sort();
     Ok(files)
-}
-
-fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), FileError> {
-    if !path.is_dir() {
-        files.push(path.to_owned());
-        return Ok(());
-    }
-    for entry in fs::read_dir(path).map_err(FileError::of("read", path))? {
-        let entry = entry.map_err(FileError::of("read", path))?;
-        collect(&entry.path(), files)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

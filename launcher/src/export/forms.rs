@@ -2,9 +2,7 @@
 
 use enn_common::graph::Graph;
 use enn_export::{
-    ExportError, Lost, Precision, Reduction, Target,
-    pass::{self, ReduceError},
-    reference,
+    ExportError, Lost, Precision, Reduction, Target, pass, reference,
     verify::{Cases, Deviation},
 };
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
@@ -55,17 +53,15 @@ impl Forms {
 }
 
 fn form(graph: &Graph, cases: &Cases, reduction: Reduction, limit: f64) -> Result<Result<Form, Lost>, ExportError> {
-    let graph = match pass::reduced(graph, reduction) {
-        Ok(graph) => graph,
-        Err(ReduceError::Lost(lost)) => return Ok(Err(lost)),
-        Err(ReduceError::Graph(error)) => return Err(error.into()),
-    };
-    if reduction == Reduction::None {
-        return Ok(Ok(Form { graph, found: None }));
-    }
-    match reference::check(&graph, cases, limit) {
-        Ok(found) => Ok(Ok(Form { graph, found: Some(found) })),
+    let made = pass::reduced(graph, reduction).and_then(|graph| {
+        let found = match reduction {
+            Reduction::None => None,
+            Reduction::Computed(_) | Reduction::Stored(_) => Some(reference::check(&graph, cases, limit)?),
+        };
+        Ok(Form { graph, found })
+    });
+    match made {
         Err(ExportError::Lost(lost)) => Ok(Err(lost)),
-        Err(error) => Err(error),
+        made => made.map(Ok),
     }
 }

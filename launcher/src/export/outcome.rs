@@ -7,7 +7,6 @@ use enn_ui::format;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Outcome of one format's export.
 #[derive(Debug)]
 pub struct Exported {
     pub target: Target,

@@ -10,7 +10,6 @@ use enn_common::{
 use enn_export::{ExportError, Target};
 use std::path::{Path, PathBuf};
 
-/// Limit on the bytes of a sidecar.
 const SAID_BYTES_MAX: u64 = 256 << 20;
 /// The version field of a sidecar, of any version.
 #[derive(serde::Deserialize)]
@@ -65,9 +64,7 @@ impl Packed {
         if precision == Precision::Fp32 {
             return Ok(());
         }
-        let engine = self.target.name();
-        let precision = precision.name();
-        Err(Error::Usage(Usage::EnginePrecision { engine, precision }))
+        Err(Error::Usage(Usage::EnginePrecision { engine: self.target.name(), precision: precision.name() }))
     }
 
     /// Returns the names of the inputs and outputs.
@@ -112,7 +109,7 @@ fn read(path: &Path) -> Result<Sidecar, Error> {
 }
 
 fn refused(path: &Path, why: String) -> Error {
-    ExportError::Refused { what: "enn", path: path.to_owned(), why }.into()
+    ExportError::refused("enn", path, why).into()
 }
 
 #[cfg(test)]

@@ -47,7 +47,6 @@ impl Pythons {
         self.queried.get_or_init(|| self.interpreters.iter().map(|interpreter| query(interpreter)).collect())
     }
 
-    /// Returns the directories of all their packages.
     pub fn places(&self) -> Vec<PathBuf> {
         let mut places: Vec<PathBuf> = Vec::new();
         for place in self.all().iter().flat_map(|python| python.packages.iter().chain(&python.of_user)) {
@@ -78,16 +77,9 @@ fn query(interpreter: &Path) -> InterpreterInfo {
     let whole = |paths: Vec<PathBuf>| -> Vec<PathBuf> {
         paths.into_iter().filter(|path| path.is_absolute() && path.is_dir()).take(PLACES_MAX).collect()
     };
-    let interpreter = interpreter.to_owned();
-    match listed {
-        Some([packages, of_user]) => {
-            InterpreterInfo { interpreter, packages: whole(packages), of_user: whole(of_user) }
-        }
-        None => {
-            let environment = interpreter.parent().and_then(Path::parent).map(Path::to_owned);
-            InterpreterInfo { packages: whole(environment.into_iter().collect()), interpreter, of_user: Vec::new() }
-        }
-    }
+    let environment = || interpreter.parent().and_then(Path::parent).map(Path::to_owned).into_iter().collect();
+    let [packages, of_user] = listed.unwrap_or_else(|| [environment(), Vec::new()]);
+    InterpreterInfo { interpreter: interpreter.to_owned(), packages: whole(packages), of_user: whole(of_user) }
 }
 
 #[cfg(test)]

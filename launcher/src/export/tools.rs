@@ -20,7 +20,6 @@ use std::{
     time::Duration,
 };
 
-/// Tools that make and run artifacts.
 #[derive(Debug, Clone)]
 pub struct Tools {
     /// Worker for the formats that libtorch runs.
@@ -48,7 +47,6 @@ fn makes() -> Limits {
     Limits { memory_bytes: free.max(MEMORY_BYTES_LEAST), ..Limits::MAKES }
 }
 
-/// Returns the limits of runtimes.
 pub(super) fn runs() -> Limits {
     Limits { time: RUNS_TIME_MAX, ..makes() }
 }
@@ -71,8 +69,7 @@ impl Tools {
                 let library = self.onnxruntime()?;
                 match &self.enn {
                     Some(enn) => {
-                        let command = self.runtime(enn, Library::OnnxRuntime, &library);
-                        apart::convert(command, source, path, makes())
+                        apart::convert(self.runtime(enn, Library::OnnxRuntime, &library), source, path, makes())
                     }
                     None => ort::convert(source, path, &library),
                 }
@@ -110,8 +107,7 @@ impl Tools {
         scratch: &Path,
     ) -> Result<Option<Box<dyn Runner>>, ExportError> {
         let engine = |engine: Engine| {
-            let inputs = ports.inputs.clone();
-            let outputs = ports.outputs.clone();
+            let Ports { inputs, outputs } = ports.clone();
             let artifact = Artifact { engine, path: path.to_owned(), inputs, outputs };
             EngineRunner::start(&self.worker, artifact, scratch)
         };
@@ -126,20 +122,14 @@ impl Tools {
             }
             Target::Pt2 => Box::new(engine(Engine::Pt2)?),
             Target::Aoti => Box::new(engine(Engine::Aoti)?),
-            Target::Executorch => Box::new(executorch::start(
-                &self.environment(Backend::ExecuTorch),
-                path,
-                ports.clone(),
-                scratch,
-                runs(),
-            )?),
-            Target::Tensorrt => Box::new(tensorrt::start(
-                &tensorrt::TensorRtPython::new(self.environment(Backend::TensorRt)),
-                path,
-                ports.clone(),
-                scratch,
-                runs(),
-            )?),
+            Target::Executorch => {
+                let python = self.environment(Backend::ExecuTorch);
+                Box::new(executorch::start(&python, path, ports.clone(), scratch, runs())?)
+            }
+            Target::Tensorrt => {
+                let python = tensorrt::TensorRtPython::new(self.environment(Backend::TensorRt));
+                Box::new(tensorrt::start(&python, path, ports.clone(), scratch, runs())?)
+            }
             Target::Coreml => return Ok(None),
             Target::Litert => {
                 let library = litert::runtime::library(&self.places_of(Backend::LiteRt))?;
@@ -168,7 +158,6 @@ impl Tools {
                 hint: "`make build` builds both".to_owned(),
             });
         };
-
         Ok(Box::new(whose.start(self.runtime(enn, whose, library), path, ports.clone(), scratch, runs())?))
     }
 

@@ -14,9 +14,7 @@ use enn_export::Target;
 /// Smallest number of rows in the example.
 const ROWS_MIN: u64 = 2;
 
-/// A programming language of examples.
 struct Language {
-    /// File extension.
     end: &'static str,
     /// Text that all programs share.
     head: &'static str,
@@ -30,7 +28,6 @@ const CPP: Language = Language { end: "cpp", head: include_str!("usage/head.cpp"
 const RUST: Language =
     Language { end: "rs", head: include_str!("usage/onnx.rs.in"), input: r#"("@NAME@", vec![@SIZES@])"# };
 
-/// Returns the bodies of a format's programs.
 const fn bodies(target: Target) -> &'static [(Language, &'static str)] {
     match target {
         Target::Onnx | Target::Ort => {
@@ -51,7 +48,6 @@ pub(super) fn names(target: Target, artifact: &str) -> Vec<String> {
     bodies(target).iter().map(|(language, _)| format!("{artifact}.usage.{}", language.end)).collect()
 }
 
-/// Returns the programs with their names.
 pub fn programs(target: Target, sidecar: &Sidecar) -> Vec<(String, String)> {
     let names = names(target, &sidecar.artifact).into_iter();
     names.zip(bodies(target)).map(|(name, body)| (name.clone(), program(&name, &body.0, body.1, sidecar))).collect()

@@ -31,13 +31,10 @@ const CUDA_LIBRARY: &str = "libtorch_cuda.so";
 pub struct SearchPaths {
     /// Value of `ENN_LIBTORCH`.
     pub given: Option<PathBuf>,
-    /// The active Python.
     pub python: PathBuf,
     /// Value of `LIBTORCH`: the libtorch that the program was built against instead of target/libtorch.
     pub built: Option<PathBuf>,
-    /// Path of this program.
     pub exe: Option<PathBuf>,
-    /// Value of `LD_LIBRARY_PATH`.
     pub library_path: Option<OsString>,
     /// Whether the worker program needs the libraries for GPUs.
     pub cuda: bool,
@@ -68,13 +65,11 @@ impl Libtorch {
 /// No suitable libtorch was found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotFound {
-    /// `ENN_LIBTORCH` names something else.
     #[error(
         "ENN_LIBTORCH: {0}, expected a libtorch {RELEASE}\nhint: set it to the directory of a libtorch {RELEASE} or to its lib directory, \
          or unset it: the torch of the active Python and target/libtorch are found without it"
     )]
     Given(String),
-    /// No candidate fits.
     #[error(
         "no libtorch {RELEASE} was found: {}\nhint: `make libtorch` fetches it; else `python3 -m pip install torch=={RELEASE}.0`, or \
          set ENN_LIBTORCH to a libtorch {RELEASE} you have",
@@ -121,7 +116,6 @@ impl LibtorchFinder {
     }
 }
 
-/// Query of a Python's torch.
 type TorchQuery<'a> = &'a dyn Fn(&Path) -> TorchLookup;
 
 fn search(places: &SearchPaths, query: TorchQuery<'_>) -> Result<Libtorch, NotFound> {

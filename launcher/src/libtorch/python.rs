@@ -17,10 +17,8 @@ from importlib.util import find_spec
 spec = find_spec('torch')
 print(list(spec.submodule_search_locations)[0] if spec and spec.submodule_search_locations else '')";
 
-/// Result of querying a Python for torch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TorchLookup {
-    /// The directory of the package.
     Found(PathBuf),
     /// The Python has no torch, which is not unusual; a sentence for people.
     Absent(String),

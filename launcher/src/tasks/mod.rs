@@ -4,6 +4,7 @@ mod error;
 
 pub use error::TaskError;
 
+use crate::names::names;
 use enn_common::config::{
     Forest, RawConfig,
     forest::{Mixer, Mode, Part, Reduction, Task},
@@ -13,25 +14,32 @@ use enn_common::config::{
 use std::path::Path;
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, Value};
 
-/// Values given for a task. Others keep their value, or take the default.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// Values given for a task, as flags of `enn model`. Others keep their value, or take the default.
+#[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub struct TaskKeys {
-    /// Given for a template only.
+    /// Template whose tokens attend to all others (spatial) or to earlier ones (temporal)
+    #[arg(long, value_parser = names(&Mode::NAMES, &[]))]
     pub mode: Option<Mode>,
-    /// Given for a template only.
+    /// Blocks of a template
+    #[arg(long, value_name = "N")]
     pub depth: Option<usize>,
-    /// Given for a template only.
+    /// Tokens of a template
+    #[arg(long, value_name = "N")]
     pub tokens: Option<usize>,
-    /// Given for a template only.
+    /// How the tokens of a template are mixed
+    #[arg(long, value_parser = names(&Mixer::NAMES, &Mixer::OLD_NAMES))]
     pub mixer: Option<Mixer>,
-    /// Given for a template only; an empty name removes the model.
+    /// Module of a worker of your own behind a template's blocks; empty for none
+    #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
-    /// Given for a sub-fuser only.
+    /// Sub-fuser that joins its children's tokens in one list (mean), or reads each by itself (linear)
+    #[arg(long, value_parser = names(&Reduction::NAMES, &[]))]
     pub reduction: Option<Reduction>,
+    /// Share of the attention, relative to the tasks with the same parent; above 0 [default: 1]
+    #[arg(long, value_name = "WEIGHT")]
     pub weight: Option<f64>,
 }
 
-/// An edit of a forest.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TaskEdit {
     /// Appends a task to the forest.

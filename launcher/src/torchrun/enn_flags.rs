@@ -1,9 +1,6 @@
 //! The flags of `enn run` that torchrun does not have.
 
-use super::{
-    RunError,
-    values::{self, Expected},
-};
+use super::{RunError, values};
 use crate::{facts::Facts, retention::Retention};
 use std::path::PathBuf;
 
@@ -84,23 +81,16 @@ impl EnnFlags {
     /// # Errors
     /// The first value that cannot be parsed.
     pub fn retention(&self, facts: &Facts) -> Result<Retention, RunError> {
-        let wrong = |place: &str, text: &str, Expected { what, hint }| RunError::Value {
-            place: place.to_owned(),
-            found: text.to_owned(),
-            expected: what,
-            hint,
-            parser: true,
-        };
         let given = |flag: &Option<String>, name: &'static str, variable: &'static str, value: &Option<String>| {
             let typed = flag.clone().map(|text| (name, text));
             typed.or_else(|| value.clone().map(|text| (variable, text)))
         };
         let mut retention = Retention::default();
         if let Some((place, text)) = given(&self.keep_days, "--keep-days", "ENN_KEEP_DAYS", &facts.keep_days) {
-            retention.age_max = values::days(&text).map_err(|expected| wrong(place, &text, expected))?;
+            retention.age_max = values::days(&text).map_err(|expected| expected.error(place, &text, true))?;
         }
         if let Some((place, text)) = given(&self.keep_size, "--keep-size", "ENN_KEEP_SIZE", &facts.keep_size) {
-            retention.bytes_max = values::size(&text).map_err(|expected| wrong(place, &text, expected))?;
+            retention.bytes_max = values::size(&text).map_err(|expected| expected.error(place, &text, true))?;
         }
         Ok(retention)
     }

@@ -4,152 +4,87 @@ use enn_common::exit::ExitCode;
 use enn_process::numa::NumaError;
 use std::{io, path::PathBuf};
 
-/// Reasons for which a launch cannot begin.
+/// Reasons for which a launch cannot begin. `asked`: a plug-in, and the flag or variable that requests it.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The value cannot be parsed.
     #[error("{place} \"{found}\": expected {expected}\nhint: {hint}")]
     Value {
         place: String,
         found: String,
-        /// Values that are valid.
         expected: &'static str,
         hint: &'static str,
         /// Whether torchrun's parser rejects the value as well and ends with code 2.
         parser: bool,
     },
-    /// Two flags exclude each other.
     #[error("{first} and {second} were given together, expected one of them\nhint: {hint}")]
     Together { first: &'static str, second: &'static str, hint: &'static str },
-    /// A flag is unknown, and it is unclear which of the words after it is the program.
     #[error("{flag} is not known to this version of enn, and {found}\nhint: {hint}")]
-    UnknownFlag {
-        flag: String,
-        /// Reason for the doubt.
-        found: String,
-        hint: String,
-    },
-    /// The number of workers depends on devices, and there are none.
+    UnknownFlag { flag: String, found: String, hint: String },
     #[error("{place} {found}: found no {device} that this process may use, expected at least one\nhint: {hint}")]
-    NoDevices {
-        place: String,
-        found: &'static str,
-        /// Name of the device kind in a sentence.
-        device: &'static str,
-        hint: &'static str,
-    },
-    /// The command has flags that torch's own torchrun does not have.
+    NoDevices { place: String, found: &'static str, device: &'static str, hint: &'static str },
     #[error("{asked} is for torch's own torchrun, which has no {flags}\nhint: leave those out; {instead}")]
-    Lost {
-        /// Plug-in, and the flag or variable that requests it.
-        asked: String,
-        flags: String,
-        instead: &'static str,
-    },
-    /// A plug-in for torch's own torchrun is requested in an allocation that enn would divide.
+    Lost { asked: String, flags: String, instead: &'static str },
     #[error(
         "{asked} is for torch's own torchrun, which does not find the nodes of a Slurm allocation\nhint: say where they meet, \
          --nnodes N --rdzv-backend c10d --rdzv-endpoint HOST:PORT, or leave it out"
     )]
-    NotInSlurm {
-        /// Plug-in, and the flag or variable that requests it.
-        asked: String,
-    },
-    /// The Python does not answer.
+    NotInSlurm { asked: String },
     #[error("{asked}: cannot ask {python} for its plug-ins: {why}\nhint: set PYTHON_EXEC to the Python that has torch")]
-    Python {
-        /// Plug-in, and the flag or variable that requests it.
-        asked: String,
-        python: String,
-        why: String,
-    },
-    /// The Python has no torch.
+    Python { asked: String, python: String, why: String },
     #[error(
         "{asked} is for torch's own torchrun, and found no torch in {python}\nhint: activate the environment that has it, or set \
          PYTHON_EXEC; {instead}"
     )]
-    NoTorch {
-        /// Plug-in, and the flag or variable that requests it.
-        asked: String,
-        python: String,
-        instead: &'static str,
-    },
-    /// The plug-in does not exist.
+    NoTorch { asked: String, python: String, instead: &'static str },
     #[error("{asked}: expected {expected}\nhint: {instead}")]
-    NoPlugIn {
-        /// Plug-in, and the flag or variable that requests it.
-        asked: String,
-        expected: String,
-        instead: &'static str,
-    },
-    /// torch's own torchrun cannot be executed.
+    NoPlugIn { asked: String, expected: String, instead: &'static str },
     #[error("cannot execute {program}: {source}\nhint: set PYTHON_EXEC to the Python that has torch")]
     Execute { program: String, source: io::Error },
-    /// ENN does not implement this rendezvous.
     #[error(
         "{place} \"{found}\": expected static or c10d\nhint: enn brings its own rendezvous; `--rdzv-backend c10d \
          --rdzv-endpoint HOST:PORT` needs no other server"
     )]
     Backend { place: String, found: String },
-    /// The node rank is not below the number of nodes.
     #[error(
         "{place} {found}: expected a number below {nodes}, the number of nodes\nhint: --nnodes N and --node-rank 0 to N-1 \
          go together"
     )]
     NodeRank { place: String, found: u32, nodes: u32 },
-    /// Several nodes are requested without an address at which they meet.
     #[error(
         "--standalone with {found} nodes, expected one\nhint: leave --standalone out and say where the nodes meet, \
          --rdzv-backend c10d --rdzv-endpoint HOST:PORT"
     )]
-    StandaloneNodes {
-        /// Least number of nodes.
-        found: u32,
-    },
-    /// No Python was found.
+    StandaloneNodes { found: u32 },
     #[error(
         "found no {looked_for} on PATH, expected a Python to run {script} with\nhint: activate an environment, set \
          PYTHON_EXEC, or add --no-python for a program that is no Python script"
     )]
-    NoInterpreter {
-        /// Names that were looked up.
-        looked_for: String,
-        script: String,
-    },
-    /// The script or program does not exist.
+    NoInterpreter { looked_for: String, script: String },
     #[error("found no {}, expected a {what}\nhint: {hint}", path.display())]
     Missing { path: PathBuf, what: &'static str, hint: &'static str },
-    /// The script cannot be read.
     #[error("cannot read the script {}: {source}\nhint: check its permissions with `ls -l`", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    /// The program cannot be executed.
     #[error(
         "{} is not executable, expected a program\nhint: `chmod +x` makes it one; without --no-python it is run by Python",
         path.display()
     )]
     NotExecutable { path: PathBuf },
-    /// The limit of open files is too low.
     #[error(
         "at most {allowed} open files are allowed (ulimit -Hn), expected {needed} for {workers} workers\nhint: raise the \
          hard limit in /etc/security/limits.conf or the service's LimitNOFILE"
     )]
     Descriptors { allowed: u64, needed: u64, workers: u32 },
-    /// The CPUs cannot be bound as requested.
     #[error("--numa-binding: {0}")]
     Numa(#[from] NumaError),
-    /// The log directory cannot be made.
     #[error("cannot make the log directory {}: {source}\nhint: choose another by --log-dir", path.display())]
     LogDir { path: PathBuf, source: io::Error },
-    /// The token file cannot be used.
     #[error("cannot {what} the token file {}: {source}\nhint: set ENN_TOKEN, or name a file by --token-file", path.display())]
     TokenFile { what: &'static str, path: PathBuf, source: io::Error },
-    /// Other users may read the token file.
     #[error(
         "the token file {} has mode {mode:03o}, expected one that only its owner may read\nhint: chmod 600 {}",
         path.display(), path.display()
     )]
     TokenOpen { path: PathBuf, mode: u32 },
-    /// The token is too short to keep anybody out.
     #[error(
         "the token of {place} has {found} bytes, expected at least {least}\nhint: `head -c 32 /dev/urandom | base64` makes a \
          good one"

@@ -1,13 +1,12 @@
 //! The flags of torchrun 2.8 to 2.15, as typed: texts, not yet parsed. Each is known by both spellings, `-` and `_`, and by its
 //! variable PET_<NAME>; the flag wins over the variable, the variable over the default.
 
-use super::RunError;
+use super::{RunError, values::Expected};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
 };
 
-/// torchrun's flags and the command.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Flags {
     /// Nodes, workers, and their rendezvous.
@@ -192,13 +191,9 @@ impl Flags {
                 continue;
             }
             let Some(value) = found(flag) else { continue };
-            *slot = value.trim().parse::<i64>().map(|number| number != 0).map_err(|_| RunError::Value {
-                place: variable(flag),
-                found: value.clone(),
-                expected: "0 or 1",
-                hint: "unset the variable, or set it to 1",
-                parser: false,
-            })?;
+            let expected = Expected { what: "0 or 1", hint: "unset the variable, or set it to 1" };
+            let number = value.trim().parse::<i64>().map_err(|_| expected.error(variable(flag), value, false))?;
+            *slot = number != 0;
         }
         // The values look like flags from here on: a second call must not forget that they came from variables.
         self.from_variable.append(&mut from_variable);

@@ -101,13 +101,7 @@ pub(super) fn preload(
                     could_be_warm,
                 })
             } else {
-                Err(RunError::Value {
-                    place: "--preload".to_owned(),
-                    found: text.to_owned(),
-                    expected: EXPECTED.what,
-                    hint: EXPECTED.hint,
-                    parser: true,
-                })
+                Err(EXPECTED.error("--preload", text, true))
             }
         }
     }
@@ -119,13 +113,8 @@ fn warm(own: &EnnFlags, facts: &Facts) -> Result<Option<WarmSettings>, RunError>
         None | Some("0") => false,
         Some("1") => true,
         Some(found) => {
-            return Err(RunError::Value {
-                place: "ENN_WARM".to_owned(),
-                found: found.to_owned(),
-                expected: "1 or 0",
-                hint: "ENN_WARM=1 is the same as --warm",
-                parser: true,
-            });
+            let expected = Expected { what: "1 or 0", hint: "ENN_WARM=1 is the same as --warm" };
+            return Err(expected.error("ENN_WARM", found, true));
         }
     };
     let warm = WarmSettings { parent: facts.socket_parent.clone(), idle: WARM_IDLE, leave: own.leave_background };

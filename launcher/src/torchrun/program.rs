@@ -56,7 +56,6 @@ pub(super) fn command(flags: &Flags, typed: &[OsString], facts: &Facts) -> Resul
     Ok((Command { program, args }, name))
 }
 
-/// Returns the Python with which scripts are started.
 pub(super) fn python(script: &OsStr, facts: &Facts) -> Result<OsString, RunError> {
     facts.script_python().ok_or_else(|| {
         let given = facts.python_exec.as_ref().map(|given| format!("{} (PYTHON_EXEC)", given.to_string_lossy()));

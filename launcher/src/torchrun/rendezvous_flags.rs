@@ -120,10 +120,8 @@ fn fixed(
         Some(address) if choice.nodes.1 == 1 => Place::Here { listen: SocketAddr::new(address, port), any_port },
         _ => Place::Endpoint { host, port, is_host: Some(rank == 0) },
     };
-    choice.join_timeout = match conf.get("timeout") {
-        Some(text) => flags.read("--rdzv-conf", Some(text), STATIC_TIMEOUT, values::seconds)?,
-        None => STATIC_TIMEOUT,
-    };
+    let timeout = conf.get("timeout").map(String::as_str);
+    choice.join_timeout = flags.read("--rdzv-conf", timeout, STATIC_TIMEOUT, values::seconds)?;
     Ok(())
 }
 
@@ -133,10 +131,8 @@ fn elastic(flags: &Flags, conf: &BTreeMap<String, String>, choice: &mut Rendezvo
     let default = ("localhost".to_owned(), RDZV_PORT);
     let read = |text: &str| endpoint::parse(text, Some(RDZV_PORT));
     let (host, port) = flags.read("--rdzv-endpoint", text, default, read)?;
-    let is_host = match conf.get("is_host") {
-        Some(text) => Some(flags.read("--rdzv-conf", Some(text), false, values::truth)?),
-        None => None,
-    };
+    let is_host = conf.get("is_host").map(String::as_str);
+    let is_host = flags.read("--rdzv-conf", is_host, None, |text| values::truth(text).map(Some))?;
     if choice.nodes.1 == 1 && is_host != Some(false) {
         // No other node joins, so that no other node needs the port.
         choice.place = here(port, true);
@@ -152,20 +148,14 @@ fn elastic(flags: &Flags, conf: &BTreeMap<String, String>, choice: &mut Rendezvo
 }
 
 fn times(flags: &Flags, conf: &BTreeMap<String, String>, choice: &mut RendezvousChoice) -> Result<(), RunError> {
-    let seconds = |key: &str, default: Duration| match conf.get(key) {
-        Some(text) => flags.read("--rdzv-conf", Some(text), default, values::seconds),
-        None => Ok(default),
-    };
+    let value = |key: &str| conf.get(key).map(String::as_str);
+    let seconds = |key: &str, default| flags.read("--rdzv-conf", value(key), default, values::seconds);
     choice.join_timeout = seconds("join_timeout", choice.join_timeout)?;
     choice.last_call = seconds("last_call_timeout", choice.last_call)?;
-    let interval = conf.get("keep_alive_interval");
-    let attempts = conf.get("keep_alive_max_attempt");
-    if interval.is_some() || attempts.is_some() {
+    let attempts = value("keep_alive_max_attempt");
+    if value("keep_alive_interval").is_some() || attempts.is_some() {
         let interval = seconds("keep_alive_interval", Duration::from_secs(KEEP_ALIVE_S.into()))?;
-        let attempts = match attempts {
-            Some(text) => flags.read("--rdzv-conf", Some(text), KEEP_ALIVE_ATTEMPTS, values::count)?,
-            None => KEEP_ALIVE_ATTEMPTS,
-        };
+        let attempts = flags.read("--rdzv-conf", attempts, KEEP_ALIVE_ATTEMPTS, values::count)?;
         choice.silence_max = interval.saturating_mul(attempts);
         if choice.silence_max.is_zero() {
             let expected = Expected { what: "a keep-alive time above zero", hint: "keep_alive_interval=1" };

@@ -155,31 +155,12 @@ impl Flags {
         default: T,
         read: impl Fn(&str) -> Result<T, Expected>,
     ) -> Result<T, RunError> {
-        self.read(flag, text, default, read).map_err(|error| match error {
-            RunError::Value { place, found, expected, hint, .. } => {
-                RunError::Value { place, found, expected, hint, parser: true }
-            }
-            error => error,
-        })
+        let wrong = |text: &str, expected: Expected| expected.error(self.place(flag), text, true);
+        text.map_or(Ok(default), |text| read(text).map_err(|expected| wrong(text, expected)))
     }
 
     pub(super) fn wrong(&self, flag: &'static str, found: &str, expected: Expected) -> RunError {
-        let Expected { what, hint } = expected;
-        RunError::Value { place: self.place(flag), found: found.to_owned(), expected: what, hint, parser: false }
-    }
-
-    /// Returns whether any flag or variable sets where the nodes meet; in a Slurm allocation the allocation sets it otherwise.
-    pub fn says_where(&self) -> bool {
-        let rendezvous = &self.rendezvous;
-        let texts = [
-            &rendezvous.nnodes,
-            &rendezvous.node_rank,
-            &rendezvous.master_addr,
-            &rendezvous.master_port,
-            &rendezvous.rdzv_backend,
-            &rendezvous.rdzv_endpoint,
-        ];
-        rendezvous.standalone || texts.iter().any(|text| text.is_some())
+        expected.error(self.place(flag), found, false)
     }
 }
 
@@ -225,13 +206,7 @@ fn grace(flags: &Flags, own: &EnnFlags, facts: &Facts) -> Result<Duration, RunEr
         return Ok(grace);
     }
     let Some(text) = facts.shutdown_timeout.as_deref() else { return Ok(GRACE) };
-    whole(text).map_err(|Expected { what, hint }| RunError::Value {
-        place: SHUTDOWN_TIMEOUT.to_owned(),
-        found: text.to_owned(),
-        expected: what,
-        hint,
-        parser: false,
-    })
+    whole(text).map_err(|expected| expected.error(SHUTDOWN_TIMEOUT, text, false))
 }
 
 /// Returns the file in which the workers set their timers.
@@ -251,7 +226,7 @@ fn cpus(flags: &Flags, workers: u32, facts: &Facts) -> Result<Vec<Vec<usize>>, R
     let mode = |text: &str| {
         let expected =
             Expected { what: "node, socket, exclusive or core-complex", hint: "node is right when in doubt" };
-        text.parse::<Mode>().map(Some).map_err(|_| expected)
+        Mode::named(text).map(Some).ok_or(expected)
     };
     let mode = flags.parsed("--numa-binding", flags.program.numa_binding.as_deref(), None, mode)?;
     let Some(mode) = mode else { return Ok(Vec::new()) };
@@ -267,7 +242,6 @@ fn devices(list: &str) -> Vec<String> {
     list.split(',').map(|name| name.trim().to_owned()).collect()
 }
 
-/// Returns the number of workers of this node.
 fn workers(flags: &Flags, facts: &Facts) -> Result<u32, RunError> {
     let text = flags.rendezvous.nproc_per_node.as_deref().unwrap_or("1");
     let place = || flags.place("--nproc-per-node");
@@ -360,14 +334,7 @@ fn logs(flags: &Flags, own: &EnnFlags, facts: &Facts) -> Result<LogPlan, RunErro
 
 /// Parses seconds of a flag that torchrun does not have.
 fn own_seconds(flag: &'static str, text: Option<&str>) -> Result<Option<Duration>, RunError> {
-    let wrong = |text: &str, Expected { what, hint }: Expected| RunError::Value {
-        place: flag.to_owned(),
-        found: text.to_owned(),
-        expected: what,
-        hint,
-        parser: true,
-    };
-    text.map(|text| values::seconds(text).map_err(|expected| wrong(text, expected))).transpose()
+    text.map(|text| values::seconds(text).map_err(|expected| expected.error(flag, text, true))).transpose()
 }
 
 /// Returns a random name from the operating system's random source.

@@ -35,13 +35,11 @@ for name in sorted({point.name for point in found}):
     print('enn: plug-in ' + name)
 ";
 
-/// A requested plug-in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TorchPlugIn {
     /// Flag or variable that names the plug-in.
     place: String,
     name: String,
-    /// Group of entry points.
     group: &'static str,
     /// Names that are valid without a plug-in.
     known: &'static [&'static str],

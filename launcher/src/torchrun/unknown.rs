@@ -8,7 +8,7 @@
 use super::{RunError, program::is_module};
 use crate::facts::Facts;
 use clap::Command;
-use std::{ffi::OsString, path::Path};
+use std::{collections::BTreeSet, ffi::OsString, path::Path};
 
 /// Limit on the readings that are tried: 6 unknown flags, each with a word after it.
 const READINGS_MAX: usize = 64;
@@ -19,7 +19,6 @@ const TYPO_LEAST: usize = 1;
 /// A command line without its unknown flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecognizedWords {
-    /// The remaining words.
     pub words: Vec<OsString>,
     /// Notes for the user about removed flags, one line each.
     pub notes: Vec<String>,
@@ -38,9 +37,9 @@ pub fn remove_unknown_flags(
 ) -> Result<Option<RecognizedWords>, RunError> {
     let line = CommandLine { words, flags: flags(command), facts };
     let mut readings = Vec::new();
-    let modes = Modes::of_variables(facts);
+    let given = modes_of_variables(facts);
     let unknown = |reading: &Reading| !reading.unknown.is_empty();
-    if let Err(mistyped) = line.read(Reading { at: first, modes, unknown: Vec::new() }, &mut readings) {
+    if let Err(mistyped) = line.read(Reading { at: first, given, unknown: Vec::new() }, &mut readings) {
         return Ok(unknown(&mistyped).then(|| line.without(&mistyped)));
     }
     let (fits, others): (Vec<_>, Vec<_>) = readings.into_iter().partition(|reading| line.is_program(reading));
@@ -69,31 +68,15 @@ fn flags(command: &Command) -> Vec<Flag> {
     own.chain([built_in("help", 'h'), built_in("version", 'V')]).collect()
 }
 
-/// Flags that determine how the program is named.
-#[derive(Debug, Clone, Copy, Default)]
-struct Modes {
-    module: bool,
-    no_python: bool,
-    run_path: bool,
-}
+/// Flags that determine how the program is named, and their variables.
+const MODES: [(&str, &str); 3] =
+    [("module", "PET_MODULE"), ("no-python", "PET_NO_PYTHON"), ("run-path", "PET_RUN_PATH")];
 
-impl Modes {
-    fn of_variables(facts: &Facts) -> Self {
-        let set = |name: &str| {
-            let value = facts.pet.get(name).and_then(|value| value.trim().parse::<i64>().ok());
-            value.is_some_and(|number| number != 0)
-        };
-        Self { module: set("PET_MODULE"), no_python: set("PET_NO_PYTHON"), run_path: set("PET_RUN_PATH") }
-    }
-
-    fn switch(&mut self, name: &str) {
-        match name {
-            "module" => self.module = true,
-            "no-python" => self.no_python = true,
-            "run-path" => self.run_path = true,
-            _ => {}
-        }
-    }
+/// Returns the modes that variables set.
+fn modes_of_variables(facts: &Facts) -> BTreeSet<String> {
+    let number = |variable: &str| facts.pet.get(variable)?.trim().parse::<i64>().ok();
+    let set = MODES.iter().filter(|(_, variable)| number(variable).is_some_and(|number| number != 0));
+    set.map(|(name, _)| (*name).to_owned()).collect()
 }
 
 /// One interpretation of the words before the program.
@@ -101,7 +84,8 @@ impl Modes {
 struct Reading {
     /// Number of words interpreted so far; in the end, the program's index.
     at: usize,
-    modes: Modes,
+    /// Names of the known flags so far.
+    given: BTreeSet<String>,
     /// Unknown flags with their values.
     unknown: Vec<UnknownFlag>,
 }
@@ -127,9 +111,8 @@ enum Value {
     Always,
 }
 
-/// Classification of a long flag.
-enum LongFlag {
-    Known { name: String, takes_value: bool },
+enum LongFlag<'a> {
+    Known(&'a Flag),
     Mistyped,
     Unknown,
 }
@@ -157,9 +140,9 @@ impl CommandLine<'_> {
                 let name = long.split('=').next().unwrap_or_default();
                 match self.name(name) {
                     LongFlag::Mistyped => return Err(reading),
-                    LongFlag::Known { name, takes_value } => {
-                        reading.modes.switch(&name);
-                        reading.at += if takes_value && !long.contains('=') { 2 } else { 1 };
+                    LongFlag::Known(flag) => {
+                        reading.given.insert(flag.name.clone());
+                        reading.at += if flag.takes_value && !long.contains('=') { 2 } else { 1 };
                     }
                     LongFlag::Unknown => {
                         let at = reading.at;
@@ -173,7 +156,7 @@ impl CommandLine<'_> {
                     }
                 }
             } else if word.len() > 1 && word.starts_with('-') {
-                match self.short(&word[1..], &mut reading.modes) {
+                match self.short(&word[1..], &mut reading.given) {
                     Some(words) => reading.at += words,
                     None => return Err(reading),
                 }
@@ -188,15 +171,14 @@ impl CommandLine<'_> {
         Ok(())
     }
 
-    fn name(&self, typed: &str) -> LongFlag {
+    fn name(&self, typed: &str) -> LongFlag<'_> {
         let typed = typed.replace('_', "-");
-        let known = |flag: &Flag| LongFlag::Known { name: flag.name.clone(), takes_value: flag.takes_value };
         if let Some(flag) = self.flags.iter().find(|flag| flag.name == typed) {
-            return known(flag);
+            return LongFlag::Known(flag);
         }
         let mut begins = self.flags.iter().filter(|flag| flag.name.starts_with(&typed));
         match (begins.next(), begins.next()) {
-            (Some(flag), None) => return known(flag),
+            (Some(flag), None) => return LongFlag::Known(flag),
             (Some(_), Some(_)) => return LongFlag::Mistyped,
             _ => {}
         }
@@ -208,13 +190,13 @@ impl CommandLine<'_> {
     }
 
     /// Returns the number of words of short flags in one word: `-m`, `-r 3`, `-r3`.
-    fn short(&self, letters: &str, modes: &mut Modes) -> Option<usize> {
+    fn short(&self, letters: &str, given: &mut BTreeSet<String>) -> Option<usize> {
         for (at, letter) in letters.char_indices() {
             let flag = self.flags.iter().find(|flag| flag.short == Some(letter))?;
             if flag.takes_value {
                 return Some(if at + letter.len_utf8() < letters.len() { 1 } else { 2 });
             }
-            modes.switch(&flag.name);
+            given.insert(flag.name.clone());
         }
         Some(1)
     }
@@ -233,11 +215,11 @@ impl CommandLine<'_> {
     /// Returns whether a program exists where a reading ends.
     fn is_program(&self, reading: &Reading) -> bool {
         let Some(word) = self.words.get(reading.at) else { return false };
-        let Modes { module, no_python, run_path } = reading.modes;
-        if no_python && !run_path {
+        let is_given = |name: &str| reading.given.contains(name) && !reading.given.contains("run-path");
+        if is_given("no-python") {
             return self.facts.executable(word).is_some();
         }
-        if module && !run_path {
+        if is_given("module") {
             return word.to_str().is_some_and(is_module);
         }
         word == "-" || self.facts.cwd.join(word).exists()

@@ -1,5 +1,6 @@
 //! Parsers of the values of torchrun's flags, which accept what torchrun accepts. Pure.
 
+use super::RunError;
 use crate::retention;
 use enn_process::logs::StdByRank;
 use nix::sys::signal::Signal;
@@ -14,6 +15,13 @@ use std::{
 pub(super) struct Expected {
     pub(super) what: &'static str,
     pub(super) hint: &'static str,
+}
+
+impl Expected {
+    /// Returns the error for the value `found` of `place`. `parser`: torchrun's parser rejects it as well.
+    pub(super) fn error(self, place: impl Into<String>, found: &str, parser: bool) -> RunError {
+        RunError::Value { place: place.into(), found: found.to_owned(), expected: self.what, hint: self.hint, parser }
+    }
 }
 
 /// `N` or `MIN:MAX`.
@@ -34,7 +42,7 @@ pub(super) fn streams(text: &str) -> Result<StdByRank, Expected> {
         what: "0 (none), 1 (stdout), 2 (stderr), 3 (both), or RANK:VALUE,…",
         hint: "3 for both streams of all workers, 0:3,1:2 by local rank",
     };
-    text.parse().map_err(|_| expected)
+    StdByRank::parse(text).ok_or(expected)
 }
 
 pub(super) fn ranks(text: &str) -> Result<BTreeSet<u32>, Expected> {

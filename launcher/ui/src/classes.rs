@@ -1,11 +1,10 @@
 //! Metrics of predicted classes as text: one line, a table of classes, and the confusion matrix.
 
-use super::{format, metrics::aligned};
+use super::format::{self, aligned};
 use enn_common::artifact::classes::ClassFigures;
 
 /// Classes that are listed; of more, those with most rows.
 const LISTED_MAX: usize = 24;
-/// Maximum number of classes of a confusion matrix.
 const CONFUSION_MAX: usize = 12;
 /// Characters of a class's name.
 const NAME_MAX: usize = 16;
@@ -31,21 +30,33 @@ pub fn tables(of: &ClassFigures, rows: &str) -> String {
 }
 
 fn by_class(of: &ClassFigures) -> String {
-    let mut order: Vec<usize> = (0..of.classes.len()).collect();
+    let order = listed(of, LISTED_MAX);
     let mut title = "by class".to_owned();
-    if order.len() > LISTED_MAX {
-        order.sort_by_key(|class| std::cmp::Reverse(of.classes[*class].rows));
-        title = format!("{title}, {LISTED_MAX} of {}", format::count(order.len() as u64));
-        order.truncate(LISTED_MAX);
+    if order.len() < of.classes.len() {
+        title = format!("{title}, {LISTED_MAX} of {}", format::count(of.classes.len() as u64));
     }
     let mut rows = vec![[title.as_str(), "rows", "recall", "precision", "AUC"].map(str::to_owned).to_vec()];
     for class in order {
-        let part = &of.classes[class];
-        let auc = part.auc.map_or_else(|| "–".to_owned(), |auc| format!("{auc:.3}"));
-        let count = format::count(part.rows);
-        rows.push(vec![format!("  {}", name(of, class)), count, share(part.recall()), share(part.precision()), auc]);
+        rows.push([vec![format!("  {}", name(of, class))], metrics_of(of, class).to_vec()].concat());
     }
     aligned(&rows)
+}
+
+/// Returns the classes in their order; of more than `most`, those with most rows.
+pub(super) fn listed(of: &ClassFigures, most: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..of.classes.len()).collect();
+    if order.len() > most {
+        order.sort_by_key(|class| std::cmp::Reverse(of.classes[*class].rows));
+        order.truncate(most);
+    }
+    order
+}
+
+/// Formats rows, recall, precision and AUC of a class.
+pub(super) fn metrics_of(of: &ClassFigures, class: usize) -> [String; 4] {
+    let part = &of.classes[class];
+    let auc = part.auc.map_or_else(|| "–".to_owned(), |auc| format!("{auc:.3}"));
+    [format::count(part.rows), share(part.recall()), share(part.precision()), auc]
 }
 
 /// Formats the confusion matrix; empty where there are too many classes.
@@ -74,7 +85,7 @@ fn calibration(of: &ClassFigures) -> String {
 
 /// Formats a share in percent.
 pub(super) fn share(share: Option<f64>) -> String {
-    share.filter(|share| share.is_finite()).map_or_else(|| "–".to_owned(), |share| format!("{:.1} %", 100.0 * share))
+    share.filter(|share| share.is_finite()).map_or_else(|| "–".to_owned(), format::percent)
 }
 
 /// Returns a class's name, shortened.

@@ -1,13 +1,15 @@
 //! What `enn cv` prints: a line for every fold that ends, then all contenders over all folds, best first, and one sentence.
 
-use super::{evaluation, format, metrics::aligned};
+use super::{
+    evaluation,
+    format::{self, aligned, errors_in, marked},
+};
 use enn_common::artifact::{
     cv::{CvRecord, FoldState, MODEL, Spread},
     evaluation::Evaluation,
 };
 use std::fmt::Write;
 
-/// Formats the line of a fold that has ended.
 pub fn line(record: &CvRecord, fold: usize) -> String {
     let found = &record.folds[fold];
     let done = record.folds.iter().filter(|fold| fold.state != FoldState::Pending).count();
@@ -30,16 +32,13 @@ pub fn line(record: &CvRecord, fold: usize) -> String {
 
 /// Formats the table of all folds, and the sentence below it.
 pub fn table(record: &CvRecord, evaluation: Option<&Evaluation>) -> String {
-    let unit = if record.units.is_empty() { String::new() } else { format!(" ({})", record.units) };
     let columns = format::columns(record.measure());
-    let mut rows = vec![vec![format!("errors{unit}")]];
+    let mut rows = vec![vec![errors_in(&record.units)]];
     rows[0].extend(columns.iter().flat_map(|(name, _)| [(*name).to_owned(), "±".to_owned()]));
     for one in &record.contenders {
-        let label =
-            if one.name == MODEL { format!("> {}", one.name) } else { format!("  {}", format::label(&one.name)) };
         let of = |spread: Spread| [format::measure(spread.mean), format::measure(spread.std)];
         let spreads = columns.iter().filter_map(|(_, of)| record.spread(&one.name, *of));
-        rows.push([vec![label], spreads.flat_map(of).collect()].concat());
+        rows.push([vec![marked(&one.name, one.name == MODEL)], spreads.flat_map(of).collect()].concat());
     }
     let done = record.done().count();
     let mut text = format!("{}\n{}", record.rule, aligned(&rows));
@@ -50,8 +49,10 @@ pub fn table(record: &CvRecord, evaluation: Option<&Evaluation>) -> String {
         format::plural(done as u64, "fold"),
     );
     evaluation.iter().for_each(|evaluation| evaluation::details(&mut text, evaluation));
-    for (fold, cause) in failures(record) {
-        let _ = writeln!(text, "{fold} FAILED: {cause}");
+    for fold in &record.folds {
+        if let FoldState::Failed { cause } = &fold.state {
+            let _ = writeln!(text, "{} FAILED: {cause}", fold.run);
+        }
     }
     let _ = writeln!(text, "{}{}", sentence(record), evaluation.map_or_else(String::new, evaluation::moves));
     text
@@ -70,19 +71,6 @@ pub fn sentence(record: &CvRecord) -> String {
         verdict.wins,
         format::plural(verdict.folds as u64, "fold")
     );
-    match verdict.difference < 0.0 {
-        true => format!("ENN beats the best baseline: its {measure} is {percent:.1} % below that of {name} ({folds})"),
-        false => {
-            format!(
-                "ENN does NOT beat the best baseline: its {measure} is {percent:.1} % above that of {name} ({folds})"
-            )
-        }
-    }
-}
-
-fn failures(record: &CvRecord) -> impl Iterator<Item = (&str, &str)> {
-    record.folds.iter().filter_map(|fold| match &fold.state {
-        FoldState::Failed { cause } => Some((fold.run.as_str(), cause.as_str())),
-        _ => None,
-    })
+    let (beats, side) = if verdict.difference < 0.0 { ("beats", "below") } else { ("does NOT beat", "above") };
+    format!("ENN {beats} the best baseline: its {measure} is {percent:.1} % {side} that of {name} ({folds})")
 }

@@ -6,10 +6,8 @@ use thiserror::Error;
 /// Why the journal, events.jsonl, cannot be read or written.
 #[derive(Debug, Error)]
 pub enum JournalError {
-    /// The file cannot be opened or made.
     #[error("cannot open the run's journal {}: {source}\n  hint: is this a run directory, and may you {what} it?", path.display())]
     Open { path: PathBuf, what: &'static str, source: io::Error },
-    /// The file cannot be read to its end.
     #[error("cannot read the run's journal {} after line {line}: {source}", path.display())]
     Read {
         path: PathBuf,
@@ -22,7 +20,6 @@ pub enum JournalError {
     Write { path: PathBuf, source: io::Error },
 }
 
-/// Failures of `enn top`.
 #[derive(Debug, Error)]
 pub enum TopError {
     /// Input or output is no terminal, or only takes text.
@@ -30,37 +27,28 @@ pub enum TopError {
         "enn top needs a terminal that it can draw on: one for input and output, and not TERM=dumb\nhint: `enn status --watch` needs none"
     )]
     NoTerminal,
-    /// The journal cannot be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The system refused something.
     #[error("cannot {what}: {source}")]
     System { what: &'static str, source: io::Error },
 }
 
-/// Failures of the metrics server.
 #[derive(Debug, Error)]
 pub enum MetricsError {
-    /// The text is no address.
     #[error(
         "\"{text}\" is no address for metrics\nhint: a port such as 9400 (this host only), or an address and a port such as 0.0.0.0:9400"
     )]
     Address { text: String },
-    /// The address cannot be listened on.
     #[error("cannot serve metrics on {address}: {source}\nhint: choose another port, or 0 for any free one")]
     Listen { address: std::net::SocketAddr, source: io::Error },
 }
 
-/// Failures of `enn kernels`.
 #[derive(Debug, Error)]
 pub enum KernelsError {
-    /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// The file is not what it should be.
     #[error("{}: {source}", path.display())]
     Json { path: PathBuf, source: serde_json::Error },
-    /// Another version of ENN wrote it.
     #[error("{} has version {found}, expected {}", path.display(), enn_common::kernels::VERSION)]
     Version { path: PathBuf, found: u32 },
 }

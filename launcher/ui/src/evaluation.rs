@@ -1,7 +1,10 @@
 //! The output of `enn evaluate`: all forecasters over all rows, then the model and the best baseline by horizon, group and
 //! cell, the coverage of intervals, and the importance of inputs.
 
-use super::{classes, format, metrics::aligned};
+use super::{
+    classes,
+    format::{self, aligned, errors_in, marked},
+};
 use enn_common::{
     artifact::evaluation::{Evaluation, EvaluationPart, MODEL},
     metrics::{self, Measure, Metrics},
@@ -10,7 +13,6 @@ use std::fmt::Write;
 
 /// Horizons or groups that are listed one by one; of more, the worst.
 const LISTED_MAX: usize = 24;
-/// Cells that are listed.
 const CELLS_MAX: usize = 5;
 
 pub fn table(evaluation: &Evaluation) -> String {
@@ -30,12 +32,8 @@ pub fn table(evaluation: &Evaluation) -> String {
 
 /// Appends the model's and the best baseline's errors by horizon, group and cell, intervals and importance.
 pub(super) fn details(text: &mut String, evaluation: &Evaluation) {
-    parts(
-        text,
-        if measure(evaluation) == Measure::LogLoss { "by class" } else { "by horizon" },
-        &evaluation.horizons,
-        LISTED_MAX,
-    );
+    let horizon = if measure(evaluation) == Measure::LogLoss { "by class" } else { "by horizon" };
+    parts(text, horizon, &evaluation.horizons, LISTED_MAX);
     parts(text, &format!("by {}", evaluation.group), &evaluation.groups, LISTED_MAX);
     // A grid of a single horizon, or of horizons alone, is shown above.
     if evaluation.cells.len() > evaluation.horizons.len() {
@@ -49,15 +47,15 @@ pub(super) fn details(text: &mut String, evaluation: &Evaluation) {
 }
 
 fn contenders(evaluation: &Evaluation) -> String {
-    let unit = if evaluation.units.is_empty() { String::new() } else { format!(" ({})", evaluation.units) };
     let mut all: Vec<(&String, &Metrics)> = evaluation.all.errors.iter().collect();
     all.sort_by(|a, b| a.1.judged().total_cmp(&b.1.judged()));
     let columns = format::columns(measure(evaluation));
-    let mut rows = vec![vec![format!("errors{unit}")]];
+    let mut rows = vec![vec![errors_in(&evaluation.units)]];
     rows[0].extend(columns.iter().map(|(name, _)| (*name).to_owned()));
     for (name, metrics) in all {
-        let label = if name == MODEL { format!("> {name}") } else { format!("  {}", format::label(name)) };
-        rows.push([vec![label], columns.map(|(_, of)| format::measure(of(metrics))).to_vec()].concat());
+        rows.push(
+            [vec![marked(name, name == MODEL)], columns.map(|(_, of)| format::measure(of(metrics))).to_vec()].concat(),
+        );
     }
     aligned(&rows)
 }
@@ -71,17 +69,22 @@ fn seen(text: &mut String, evaluation: &Evaluation) {
     let name = measure(evaluation).name();
     let mut rows = vec![["the run has", "rows", name, "best baseline", ""].map(str::to_owned).to_vec()];
     for one in &evaluation.seen {
-        let figure = |error: Option<f64>| error.map_or_else(|| "–".to_owned(), format::measure);
         let label = one.part.best().map(|best| format::label(best.0));
         let best = one.part.best().map(|best| best.1);
         let name = format!("  {}", one.part.name);
         let count = format::count(one.rows);
-        rows.push(vec![name, count, figure(one.part.model()), figure(best), label.unwrap_or_default()]);
+        rows.push(vec![
+            name,
+            count,
+            format::optional(one.part.model()),
+            format::optional(best),
+            label.unwrap_or_default(),
+        ]);
     }
     text.push_str(&aligned(&rows));
 }
 
-fn measure(evaluation: &Evaluation) -> Measure {
+pub(super) fn measure(evaluation: &Evaluation) -> Measure {
     evaluation.all.measure().unwrap_or(Measure::Mae)
 }
 
@@ -104,10 +107,9 @@ fn parts(text: &mut String, title: &str, parts: &[EvaluationPart], listed: usize
     let mut rows = vec![[title.as_str(), name, beside.0, "best baseline", ""].map(str::to_owned).to_vec()];
     for part in shown {
         let model = part.errors.get(MODEL);
-        let number = |of: fn(&Metrics) -> f64| model.map_or_else(|| "–".to_owned(), |one| format::measure(of(one)));
-        let (best, name) = part
-            .best()
-            .map_or_else(|| ("–".to_owned(), String::new()), |(name, mae)| (format::measure(mae), format::label(name)));
+        let number = |of: fn(&Metrics) -> f64| format::optional(model.map(of));
+        let best = format::optional(part.best().map(|best| best.1));
+        let name = part.best().map_or_else(String::new, |best| format::label(best.0));
         rows.push(vec![format!("  {}", part.name), number(Metrics::judged), number(beside.1), best, name]);
     }
     text.push_str(&aligned(&rows));
@@ -117,7 +119,7 @@ fn intervals(text: &mut String, evaluation: &Evaluation) {
     if evaluation.levels.is_empty() {
         return;
     }
-    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let percent = format::percent;
     let mut rows = vec![["intervals", "should hold", "hold", "mean width"].map(str::to_owned).to_vec()];
     for one in &evaluation.intervals {
         let name = format!("  {} to {}", one.lower, one.upper);

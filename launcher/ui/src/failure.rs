@@ -11,13 +11,11 @@ use time::{OffsetDateTime, macros::format_description};
 pub const WIDTH: usize = 100;
 /// Minimum number of columns that are filled; narrower terminals wrap lines themselves.
 const WIDTH_MIN: usize = 40;
-/// Lines of standard error that are shown.
 const STDERR_LINES_MAX: usize = 20;
 /// Lines shown of the end of a call stack, where the error is.
 const STACK_LINES_MAX: usize = 24;
 /// Lines shown of the worker's own message.
 const WORDS_LINES_MAX: usize = 12;
-/// Other workers that are listed.
 const OTHERS_MAX: usize = 16;
 /// Number of nodes from which on nodes are named.
 const SEVERAL: u32 = 2;
@@ -70,6 +68,13 @@ pub fn headline(failure: &Failure, context: &FailureContext) -> String {
     format!("rank {rank} ({}) {how}{early}{}{after}", who.join(", "), at(failure.time))
 }
 
+/// Returns the headline, and behind `between` the first line of the worker's own message.
+pub(super) fn brief(failure: &Failure, view: &RunView, width: usize, between: &str) -> String {
+    let words = failure.message.as_deref().and_then(|words| words.trim().lines().next());
+    let words = words.map_or_else(String::new, |words| format!("{between}{words}"));
+    format!("{}{words}", headline(failure, &context(view, failure, width)))
+}
+
 /// Returns the whole report, without a newline at its end.
 pub fn report(failure: &Failure, context: &FailureContext) -> String {
     let width = if context.width == 0 { WIDTH } else { context.width.max(WIDTH_MIN) };
@@ -117,7 +122,7 @@ pub fn report(failure: &Failure, context: &FailureContext) -> String {
 
 /// Returns the report of the last round's failure; `None` when no failure was reported.
 pub fn last_of(view: &RunView, width: usize) -> Option<String> {
-    let failure = &view.failures.last()?.failure;
+    let failure = view.failures.last()?;
     if view.rounds.last().is_some_and(|round| round.round != failure.round) {
         return None;
     }
@@ -126,7 +131,7 @@ pub fn last_of(view: &RunView, width: usize) -> Option<String> {
 
 /// Collects the facts about a failure from the events.
 pub fn context(view: &RunView, failure: &Failure, width: usize) -> FailureContext {
-    let round = view.rounds.iter().rev().find(|round| round.round == failure.round);
+    let round = view.round(failure.round);
     let restarts = u32::try_from(view.restarts()).unwrap_or(u32::MAX);
     let left = round.and_then(|round| round.restarts_left);
     let stacks = view.hangs.iter().rev().find(|hang| hang.round == failure.round);

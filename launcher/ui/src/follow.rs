@@ -7,13 +7,12 @@ use enn_common::event::Event;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use std::{
     fs::File,
-    io::{self, Read, Seek, SeekFrom},
+    io::{BufRead, BufReader, Seek, SeekFrom},
     os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
 };
 
-/// Bytes read at a time.
-const BLOCK_BYTES: u64 = 1 << 20;
+const BLOCK_BYTES: usize = 64 << 10;
 
 /// Reads a journal and goes on as it grows.
 #[derive(Debug)]
@@ -35,13 +34,12 @@ impl Follower {
     /// There is no journal, or it may not be read.
     pub fn open(run_dir: &Path, held: &Path) -> Result<Self, JournalError> {
         let path = run_dir.join(journal::FILE);
-        match File::open(&path) {
-            Ok(file) => {
-                let watch = watch(held, &path).ok();
-                Ok(Self { file, path, read_bytes: 0, lines: 0, unreadable: Vec::new(), watch })
-            }
-            Err(source) => Err(JournalError::Open { path, what: "read", source }),
-        }
+        let unopened = |source| JournalError::Open { path: path.clone(), what: "read", source };
+        let file = File::open(&path).map_err(unopened)?;
+        let watch = watch(&path).ok();
+        // That it is closed says that the launcher is gone; without it the end of a killed launcher wakes nobody.
+        let _not_there = watch.as_ref().map(|watch| watch.add_watch(held, AddWatchFlags::IN_CLOSE_WRITE));
+        Ok(Self { file, path, read_bytes: 0, lines: 0, unreadable: Vec::new(), watch })
     }
 
     /// Passes the events since the last call to `each`.
@@ -49,28 +47,24 @@ impl Follower {
     /// # Errors
     /// The disk fails.
     pub fn read(&mut self, mut each: impl FnMut(Event)) -> Result<(), JournalError> {
-        if let Some(watch) = &self.watch {
-            // What happened is seen by reading; the queue must only be emptied. It does not block.
-            while watch.read_events().is_ok_and(|events| !events.is_empty()) {}
-        }
-        let mut pending = Vec::new();
+        self.watch.iter().for_each(drain);
+        let path = &self.path;
+        let failed = |line| move |source| JournalError::Read { path: path.clone(), line, source };
+        let mut reader = BufReader::with_capacity(BLOCK_BYTES, &self.file);
+        reader.seek(SeekFrom::Start(self.read_bytes)).map_err(failed(self.lines))?;
+        let mut line = Vec::new();
         loop {
-            let more = self.block(&mut pending);
-            let more =
-                more.map_err(|source| JournalError::Read { path: self.path.clone(), line: self.lines, source })?;
-            let mut start = 0;
-            for end in memchr::memchr_iter(b'\n', &pending) {
-                self.lines += 1;
-                match serde_json::from_slice(&pending[start..end]) {
-                    Ok(event) => each(event),
-                    Err(_) => self.unreadable.push(self.lines),
-                }
-                start = end + 1;
-            }
-            self.read_bytes += start as u64;
-            pending.drain(..start);
-            if !more {
+            line.clear();
+            let bytes = reader.read_until(b'\n', &mut line).map_err(failed(self.lines))?;
+            // Half a line is read again when it is whole.
+            if line.pop() != Some(b'\n') {
                 return Ok(());
+            }
+            self.read_bytes += bytes as u64;
+            self.lines += 1;
+            match serde_json::from_slice(&line) {
+                Ok(event) => each(event),
+                Err(_) => self.unreadable.push(self.lines),
             }
         }
     }
@@ -85,20 +79,18 @@ impl Follower {
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.watch.as_ref().map(AsFd::as_fd)
     }
-
-    /// Appends the next block to `pending`; returns false at the end of the file.
-    fn block(&mut self, pending: &mut Vec<u8>) -> io::Result<bool> {
-        self.file.seek(SeekFrom::Start(self.read_bytes + pending.len() as u64))?;
-        Ok(self.file.by_ref().take(BLOCK_BYTES).read_to_end(pending)? > 0)
-    }
 }
 
-fn watch(held: &Path, journal: &Path) -> nix::Result<Inotify> {
+/// Watches a file for what is appended to it. Nothing that is done with the result blocks.
+pub(crate) fn watch(path: &Path) -> nix::Result<Inotify> {
     let watch = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-    watch.add_watch(journal, AddWatchFlags::IN_MODIFY)?;
-    // That it is closed says that the launcher is gone; without it the end of a killed launcher wakes nobody.
-    let _not_there = watch.add_watch(held, AddWatchFlags::IN_CLOSE_WRITE);
+    watch.add_watch(path, AddWatchFlags::IN_MODIFY)?;
     Ok(watch)
+}
+
+/// Empties the queue: what happened is seen by reading the file.
+pub(crate) fn drain(watch: &Inotify) {
+    while watch.read_events().is_ok_and(|events| !events.is_empty()) {}
 }
 
 #[cfg(test)]

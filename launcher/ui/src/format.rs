@@ -4,8 +4,12 @@
 
 use enn_common::{
     event::SourceShare,
+    exit::ExitCode,
     metrics::{Measure, Metrics},
+    shown,
 };
+use enn_process::signal;
+use std::{borrow::Cow, fmt::Write};
 
 /// The text for a number that is absent.
 pub const ABSENT: &str = "n/a";
@@ -17,16 +21,8 @@ pub fn measure(value: f64) -> String {
         ABSENT.to_owned()
     } else if size != 0.0 && !(1e-4..1e7).contains(&size) {
         format!("{value:.1e}")
-    } else if size >= 1000.0 {
-        grouped(&format!("{value:.0}"))
-    } else if size >= 100.0 {
-        format!("{value:.1}")
-    } else if size >= 10.0 {
-        format!("{value:.2}")
-    } else if size >= 0.1 || size == 0.0 {
-        format!("{value:.3}")
     } else {
-        format!("{value:.5}")
+        rounded(value, [(1000.0, 0), (100.0, 1), (10.0, 2), (0.1, 3)], 5)
     }
 }
 
@@ -35,17 +31,17 @@ pub fn brief(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() || (size != 0.0 && !(1e-3..1e7).contains(&size)) {
         measure(value)
-    } else if size >= 1000.0 {
-        grouped(&format!("{value:.0}"))
-    } else if size >= 100.0 {
-        format!("{value:.0}")
-    } else if size >= 10.0 {
-        format!("{value:.1}")
-    } else if size >= 1.0 || size == 0.0 {
-        format!("{value:.2}")
     } else {
-        format!("{value:.3}")
+        rounded(value, [(1000.0, 0), (100.0, 0), (10.0, 1), (1.0, 2)], 3)
     }
+}
+
+/// Formats with the decimals of the first bound that the value reaches, or else with `least`. Zero is formatted as one is.
+fn rounded(value: f64, bounds: [(f64, usize); 4], least: usize) -> String {
+    let size = if value == 0.0 { 1.0 } else { value.abs() };
+    let decimals = bounds.iter().find(|(bound, _)| size >= *bound).map_or(least, |(_, decimals)| *decimals);
+    let text = format!("{value:.decimals$}");
+    if size >= 1000.0 { grouped(&text) } else { text }
 }
 
 /// Formats a measured value with its unit, when there is one.
@@ -57,6 +53,17 @@ pub fn with_unit(value: f64, unit: &str) -> String {
 pub fn judged(metrics: &Metrics, unit: &str) -> String {
     let measure = metrics.measure();
     format!("{} {}", measure.name(), with_unit(metrics.judged(), measure.unit(unit)))
+}
+
+/// Names the error by which forecasters are compared, with its unit.
+pub fn error_name(measure: Measure, unit: &str) -> String {
+    let name = if measure == Measure::Mae { "mean absolute error" } else { measure.name() };
+    in_unit(name, measure.unit(unit))
+}
+
+/// Appends the unit of a quantity to its name, when there is one.
+pub fn in_unit(name: &str, unit: &str) -> String {
+    if unit.is_empty() { name.to_owned() } else { format!("{name}, {unit}") }
 }
 
 /// A column of a table of metrics: its name, and the function that reads its value.
@@ -77,6 +84,30 @@ pub fn columns(measure: Measure) -> [MetricColumn; 3] {
 /// Returns whether the metric of that name is in the target's unit.
 pub fn has_unit(name: &str) -> bool {
     ["MAE", "RMSE"].contains(&name)
+}
+
+/// Formats a measured value that may be absent.
+pub fn optional(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), measure)
+}
+
+/// Formats a share in percent: "12.3 %".
+pub fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+/// Describes the end of a process: "exited with code 1", "was killed by SIGKILL".
+pub fn exit(code: Option<i32>, signal: Option<i32>) -> String {
+    match (code, signal) {
+        (_, Some(number)) => format!("was killed by {}", signal::name(number)),
+        (Some(code), None) => format!("exited with code {code}"),
+        (None, None) => "ended without a status".to_owned(),
+    }
+}
+
+/// Returns the meaning of an exit code of `enn`; empty for other codes.
+pub(super) fn exit_code(code: u8) -> &'static str {
+    ExitCode::ALL.iter().find(|(known, _)| *known as u8 == code).map_or("", |(_, sentence)| sentence)
 }
 
 /// Formats a whole number with separated thousands: "1,234,567".
@@ -167,6 +198,50 @@ pub fn source(share: &SourceShare) -> String {
 /// Formats the name of a baseline: "cell_mean" → "cell mean".
 pub fn label(name: &str) -> String {
     name.replace('_', " ")
+}
+
+/// Title of a column of forecasters.
+pub(super) fn errors_in(unit: &str) -> String {
+    if unit.is_empty() { "errors".to_owned() } else { format!("errors ({unit})") }
+}
+
+/// Name of a forecaster in a table, in which the model is marked.
+pub(super) fn marked(name: &str, is_ours: bool) -> String {
+    if is_ours { format!("> {name}") } else { format!("  {}", label(name)) }
+}
+
+/// Formats rows as a table: the first column is aligned to the left, the others to the right.
+pub(super) fn aligned(rows: &[Vec<String>]) -> String {
+    table(rows, |column| column == 0)
+}
+
+/// Formats rows as a table with columns that are aligned to the left or to the right.
+pub(super) fn table(rows: &[Vec<String>], is_left: impl Fn(usize) -> bool) -> String {
+    // A name with a line's end would end the row.
+    let rows: Vec<Vec<Cow<'_, str>>> =
+        rows.iter().map(|row| row.iter().map(|cell| shown::line(cell)).collect()).collect();
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..count)
+        .map(|i| rows.iter().filter_map(|row| row.get(i)).map(|c| c.chars().count()).max().unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for row in &rows {
+        for (index, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let pad = " ".repeat(width - cell.chars().count());
+            let gap = if index == 0 { "" } else { "  " };
+            let _ = if is_left(index) { write!(text, "{gap}{cell}{pad}") } else { write!(text, "{gap}{pad}{cell}") };
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Cuts a text to `width` columns.
+pub(super) fn shortened(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
 fn grouped(digits: &str) -> String {

@@ -8,7 +8,7 @@ mod reserve;
 use super::error::JournalError;
 use enn_common::{
     event::{Event, EventKind},
-    fs::regular,
+    fs::{FileError, regular},
 };
 use reserve::Reserve;
 use std::{
@@ -32,7 +32,6 @@ const RESERVED_BYTES: usize = reserve::BYTES - (8 << 10);
 /// Maximum bytes of lines that wait for room on the disk.
 const PENDING_BYTES_MAX: usize = 8 << 20;
 
-/// Appends events to events.jsonl.
 #[derive(Debug)]
 pub struct JournalWriter {
     file: File,
@@ -48,7 +47,6 @@ pub struct JournalWriter {
     lost_since: f64,
     /// The newest event that was dropped.
     newest: Vec<u8>,
-    /// Disk space reserved for the last lines.
     reserve: Option<Reserve>,
 }
 
@@ -66,21 +64,20 @@ impl JournalWriter {
             file.seek(SeekFrom::Start(whole))?;
             Ok((file, whole))
         };
-        match open() {
-            Ok((file, whole_bytes)) => Ok(Self {
-                file,
-                path,
-                whole_bytes,
-                torn: false,
-                pending: VecDeque::new(),
-                pending_bytes: 0,
-                lost: 0,
-                lost_since: 0.0,
-                newest: Vec::new(),
-                reserve: Reserve::take(run_dir),
-            }),
-            Err(source) => Err(JournalError::Open { path, what: "write", source }),
-        }
+        let (file, whole_bytes) =
+            open().map_err(|source| JournalError::Open { path: path.clone(), what: "write", source })?;
+        Ok(Self {
+            file,
+            path,
+            whole_bytes,
+            torn: false,
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            lost: 0,
+            lost_since: 0.0,
+            newest: Vec::new(),
+            reserve: Reserve::take(run_dir),
+        })
     }
 
     /// Appends one event as one line, behind those that could not be written before: what a full disk refuses is kept in memory, up to
@@ -239,10 +236,8 @@ fn whole_bytes(file: &mut File) -> io::Result<u64> {
 /// The journal is missing or the disk fails.
 pub fn read(run_dir: &Path, mut each: impl FnMut(Event)) -> Result<Vec<u64>, JournalError> {
     let path = run_dir.join(FILE);
-    let file = match regular::open(&path) {
-        Ok(file) => file,
-        Err(error) => return Err(JournalError::Open { path, what: "read", source: error.source }),
-    };
+    let unopened = |error: FileError| JournalError::Open { path: path.clone(), what: "read", source: error.source };
+    let file = regular::open(&path).map_err(unopened)?;
     let mut reader = BufReader::new(file);
     let mut line = Vec::new();
     let mut number = 0;
@@ -267,10 +262,8 @@ pub fn read(run_dir: &Path, mut each: impl FnMut(Event)) -> Result<Vec<u64>, Jou
 /// The journal is missing or the disk fails.
 pub fn read_ends(run_dir: &Path, bytes: u64, mut each: impl FnMut(Event)) -> Result<(), JournalError> {
     let path = run_dir.join(FILE);
-    let mut file = match File::open(&path) {
-        Ok(file) => file,
-        Err(source) => return Err(JournalError::Open { path, what: "read", source }),
-    };
+    let unopened = |source| JournalError::Open { path: path.clone(), what: "read", source };
+    let mut file = File::open(&path).map_err(unopened)?;
     let failed = |source| JournalError::Read { path: path.clone(), line: 0, source };
     let length = file.metadata().map_err(failed)?.len();
     let mut line = Vec::new();

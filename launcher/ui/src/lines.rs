@@ -2,16 +2,19 @@
 //!
 //! **Invariant:** pure; one event gives the lines for it, from the event and the view that already holds it.
 
-use super::{classes, failure, format, metrics, model::RunView, next_steps, run_status::any_program};
+use super::{
+    classes, failure, format, metrics,
+    model::{RunView, out_of_memory, straggler},
+    next_steps,
+    run_status::any_program,
+};
 use enn_common::{
     event::{EpochReport, Event, EventKind},
     exit::ExitCode,
-    id::Rank,
     metrics::Metrics,
     shown,
     staged::meta::CleaningReport,
 };
-use enn_process::signal;
 use std::collections::BTreeMap;
 
 /// Mode of a run of any program, as RunStarted says it.
@@ -31,10 +34,8 @@ pub enum LineLevel {
 /// Maximum number of notes on the data; the report has all.
 const NOTES_MAX: usize = 8;
 
-/// One line of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventLine {
-    /// The importance of the line.
     pub level: LineLevel,
     /// The text, without a time; may hold newlines (a hint, a table).
     pub text: String,
@@ -46,120 +47,17 @@ pub fn lines(event: &Event, view: &RunView) -> Vec<EventLine> {
     event_lines(event, view).into_iter().map(harmless).collect()
 }
 
+#[expect(clippy::too_many_lines, reason = "one arm an event, and nothing besides")]
 fn event_lines(event: &Event, view: &RunView) -> Vec<EventLine> {
     match &event.what {
-        EventKind::RunStarted { .. }
-        | EventKind::StageProgressed { .. }
-        | EventKind::Staged { .. }
-        | EventKind::BaselinesComputed { .. }
-        | EventKind::PrecisionChosen { .. }
-        | EventKind::Decided { .. }
-        | EventKind::BatchChosen { .. }
-        | EventKind::ModelBuilt { .. } => preparation(&event.what, view),
-        EventKind::Preloaded { .. }
-        | EventKind::RoundStarted { .. }
-        | EventKind::WorkerStarted { .. }
-        | EventKind::WorkerReady { .. }
-        | EventKind::WorkerExited { .. }
-        | EventKind::WorkerFailed { .. }
-        | EventKind::RoundFailed { .. }
-        | EventKind::RoundLeft { .. }
-        | EventKind::StopRequested { .. } => processes(&event.what, view),
-        EventKind::SpareStarted { .. }
-        | EventKind::SpareReady { .. }
-        | EventKind::SpareEnded { .. }
-        | EventKind::WorkerDismissed { .. }
-        | EventKind::SeatTaken { .. }
-        | EventKind::StateReceived { .. }
-        | EventKind::Recovered { .. } => recovery(&event.what),
-        EventKind::MicroBatchesSplit { .. }
-        | EventKind::MicroBatchesGrown { .. }
-        | EventKind::Straggler { .. }
-        | EventKind::Paused { .. }
-        | EventKind::Continued { .. }
-        | EventKind::Resized { .. } => control(&event.what),
-        EventKind::Stepped { .. } | EventKind::EpochEnded(_) | EventKind::Trained { .. } => training(&event.what, view),
-        EventKind::CheckpointCommitted { .. }
-        | EventKind::CheckpointFailed { .. }
-        | EventKind::CheckpointDamaged { .. } => saving(&event.what),
-        EventKind::Predicted { rows, rows_total } if rows == rows_total => {
-            notable(format!("predicted {}", format::plural(*rows, "row")))
-        }
-        EventKind::ClassesJudged { split, classes } => {
-            notable(classes::tables(classes, &format!("{split} rows")).trim_end().to_owned())
-        }
-        EventKind::Predicted { .. } => Vec::new(),
-        EventKind::Gathered { path, files, bytes } => {
-            let files = format::plural(*files, "file");
-            let bytes = format::bytes(*bytes);
-            notable(format!("gathered {files}, {bytes}: {}", path.display()))
-        }
-        EventKind::Warned { message } => alert(format!("warning: {message}")),
-        EventKind::GaveUp { reason } => alert(format!("error: {reason}")),
-        EventKind::Waiting { .. }
-        | EventKind::NodeJoined { .. }
-        | EventKind::NodeLost { .. }
-        | EventKind::RoundFormed { .. }
-        | EventKind::FailureReported { .. }
-        | EventKind::HangDetected { .. } => rendezvous(&event.what, view),
-        EventKind::KernelQuarantined { rank, entry } => {
-            let then = match entry.retry_at() {
-                Some(step) => format!("it is tried again at step {}", format::count(step)),
-                None => "it is not tried again in this build".to_owned(),
-            };
-            alert(format!("warning: rank {rank}: {}; the next kernel runs instead, {then}", entry.sentence()))
-        }
-        EventKind::KernelRecovered { entry, .. } => {
-            notable(format!("kernel {} of {} is right again and runs", entry.kernel, entry.op))
-        }
-        EventKind::RunEnded { .. } => ended(&event.what, view),
-    }
-}
-
-fn preparation(what: &EventKind, view: &RunView) -> Vec<EventLine> {
-    match what {
         EventKind::RunStarted { run, mode, dir, host, nproc, .. } => {
             let workers = format::plural(u64::from(*nproc), "worker");
             notable(format!("{mode} {run}: {workers} on {host}, {}", dir.display()))
         }
-        EventKind::Staged {
-            rows,
-            features,
-            out_shape,
-            split_rows,
-            sources,
-            reused,
-            resumed_rows,
-            seconds,
-            report,
-            dir,
-            ..
-        } => {
-            let [train, val, test] = split_rows.map(format::count);
-            let grid = format::shape(out_shape);
-            let how = if *reused {
-                format!("found staged in {}", dir.display())
-            } else if *resumed_rows > 0 {
-                let before = format::plural(*resumed_rows, "row");
-                format!("staged in {}, from behind {before} of an attempt before", format::seconds(*seconds))
-            } else {
-                format!("staged in {}", format::seconds(*seconds))
-            };
-            let rows = format::plural(*rows, "sample");
-            let features = format::plural(*features, "input");
-            let mut lines =
-                notable(format!("data: {rows} of {features} -> {grid}, {how} (train {train}, val {val}, test {test})"));
-            lines
-                .extend(sources.iter().flat_map(|one| detail(format!("source {}: {}", one.name, format::source(one)))));
-            lines.extend(cleaning(report).map(|text| EventLine { level: LineLevel::Detail, text }));
-            lines.extend(report.warnings.iter().flat_map(|warning| alert(format!("data: {warning}"))));
-            lines.extend(report.notes.iter().take(NOTES_MAX).flat_map(|note| detail(format!("data: {note}"))));
-            lines
-        }
+        EventKind::Staged { .. } => staged(&event.what),
         EventKind::BaselinesComputed { split, notes } => {
-            let unit = view.units();
             let mut lines: Vec<EventLine> =
-                ["val", "test"].iter().filter_map(|name| baselines(name, split, unit)).collect();
+                ["val", "test"].iter().filter_map(|name| baselines(name, split, view.units())).collect();
             lines.extend(notes.iter().flat_map(|note| detail(format!("baselines: {note}"))));
             lines
         }
@@ -177,8 +75,200 @@ fn preparation(what: &EventKind, view: &RunView) -> Vec<EventLine> {
                 "model: {parameters} parameters, batch {batch}, {per_epoch} steps per epoch, {total} in all"
             ))
         }
-        _ => Vec::new(),
+        EventKind::Preloaded { modules, seconds, warm } => {
+            let modules = modules.join(", ");
+            let time = format::seconds(*seconds);
+            detail(match warm {
+                true => format!("a warm server with {modules} is there after {time}: workers are forked"),
+                false => format!("{modules} imported once in {time}: workers are forked"),
+            })
+        }
+        EventKind::RoundStarted { round, world_size, resume_step, .. } => {
+            let workers = format::plural(u64::from(*world_size), "worker");
+            let from = resume_step.map_or_else(String::new, |step| format!(" from step {}", format::count(step)));
+            let level = if round.0 == 0 { LineLevel::Detail } else { LineLevel::Notable };
+            let verb = if view.goes_on(round.0) { "going on with" } else { "starting" };
+            one(level, format!("round {round}: {verb} {workers}{from}"))
+        }
+        EventKind::WorkerReady { round, .. } => all_ready(round.0, view),
+        EventKind::WorkerExited { code: Some(0), .. } => Vec::new(),
+        EventKind::WorkerExited { rank, pid, code, signal, seconds_to_notice, .. } => {
+            let how = format::exit(*code, *signal);
+            let text = format!("worker {rank} (pid {pid}) {how}, noticed in {}", format::seconds(*seconds_to_notice));
+            // After a request to stop, workers that do not end by themselves are killed: that is not news. Of a run of any
+            // program the failure is shown once, by its report.
+            if view.stops.is_empty() && !any_program(view) { alert(text) } else { detail(text) }
+        }
+        EventKind::WorkerFailed { rank, error, .. } => alert(format!("worker {rank} failed: {error}")),
+        EventKind::RoundLeft { round, reason } => {
+            alert(format!("round {round} ended: {reason}; the others meet again"))
+        }
+        EventKind::RoundFailed { .. } => round_failed(&event.what, view),
+        EventKind::StopRequested { signal, second: true } => alert(format!("{signal} again: killing the workers")),
+        EventKind::StopRequested { signal, second: false } if any_program(view) => {
+            alert(format!("{signal}: stopping the workers (once more to kill them)"))
+        }
+        EventKind::StopRequested { signal, second: false } => {
+            alert(format!("{signal}: finishing the step and writing a checkpoint (once more to kill the workers)"))
+        }
+        EventKind::SpareStarted { pid, local_rank, .. } => {
+            detail(format!("spare for seat {local_rank} started (pid {pid})"))
+        }
+        EventKind::SpareReady { pid, seconds } => {
+            detail(format!("spare ready in {} (pid {pid})", format::seconds(*seconds)))
+        }
+        EventKind::SpareEnded { pid, code, signal } => {
+            detail(format!("a spare (pid {pid}) {}", format::exit(*code, *signal)))
+        }
+        EventKind::WorkerDismissed { rank, pid, .. } => {
+            detail(format!("worker {rank} (pid {pid}) had lost its seat and ended"))
+        }
+        EventKind::SeatTaken { rank, pid, spare: true, .. } => {
+            notable(format!("a spare (pid {pid}) takes the seat of worker {rank}"))
+        }
+        EventKind::SeatTaken { rank, pid, .. } => detail(format!("pid {pid} goes on as worker {rank}")),
+        EventKind::StateReceived { rank, from, step, bytes, seconds, .. } => {
+            let step = format::count(*step);
+            let bytes = format::bytes(*bytes);
+            let time = format::seconds(*seconds);
+            detail(format!("worker {rank} has the state of step {step} from worker {from}: {bytes} in {time}"))
+        }
+        EventKind::Recovered { seconds, lost_steps, from_rank, .. } => {
+            let lost = match lost_steps {
+                0 => "no step is lost".to_owned(),
+                lost => format!("{} done again", format::plural(*lost, "step")),
+            };
+            let from = match from_rank {
+                Some(rank) => format!("with the state of worker {rank}"),
+                None => "from the newest checkpoint".to_owned(),
+            };
+            notable(format!("the next step was done {} after the failure, {from}; {lost}", format::seconds(*seconds)))
+        }
+        EventKind::MicroBatchesSplit { split, rank, error, .. } => {
+            alert(format!("{}: {error}", out_of_memory(*rank, *split)))
+        }
+        EventKind::MicroBatchesGrown { split: 0 | 1, .. } => {
+            notable("memory was enough for long: whole micro-batches again".into())
+        }
+        EventKind::MicroBatchesGrown { split, .. } => {
+            notable(format!("memory was enough for long: micro-batches are cut into {split} only"))
+        }
+        EventKind::Straggler { rank, pid, slower_by, evicted, .. } => {
+            alert(straggler(*rank, *pid, *slower_by, *evicted))
+        }
+        EventKind::Paused { step, .. } => {
+            notable(format!("paused after step {}: the workers wait (enn continue)", format::count(*step)))
+        }
+        EventKind::Continued { seconds } => notable(format!("continued after {}", format::seconds(*seconds))),
+        EventKind::Resized { before, workers } => {
+            notable(format!("to go on with {} instead of {before}", format::plural(u64::from(*workers), "worker")))
+        }
+        EventKind::EpochEnded(report) => detail(epoch(report, view.units())),
+        EventKind::Trained { .. } => trained(&event.what, view),
+        EventKind::CheckpointCommitted { step, bytes, seconds, blocked_seconds, .. } => {
+            let [seconds, stood] = [*seconds, *blocked_seconds].map(format::seconds);
+            let step = format::count(*step);
+            let bytes = format::bytes(*bytes);
+            detail(format!("checkpoint at step {step}: {bytes} in {seconds}, training stood still for {stood}"))
+        }
+        EventKind::CheckpointFailed { step, error } => {
+            let step = format::count(*step);
+            alert(format!("the checkpoint at step {step} was abandoned, the one before it stands: {error}"))
+        }
+        EventKind::CheckpointDamaged { step, path, error } => {
+            let step = format::count(*step);
+            let path = path.display();
+            alert(format!("the checkpoint at step {step} is damaged and set aside ({path}): {error}"))
+        }
+        EventKind::Predicted { rows, rows_total } if rows == rows_total => {
+            notable(format!("predicted {}", format::plural(*rows, "row")))
+        }
+        EventKind::ClassesJudged { split, classes } => {
+            notable(classes::tables(classes, &format!("{split} rows")).trim_end().to_owned())
+        }
+        EventKind::Gathered { path, files, bytes } => {
+            let files = format::plural(*files, "file");
+            let bytes = format::bytes(*bytes);
+            notable(format!("gathered {files}, {bytes}: {}", path.display()))
+        }
+        EventKind::Warned { message } => alert(format!("warning: {message}")),
+        EventKind::GaveUp { reason } => alert(format!("error: {reason}")),
+        EventKind::Waiting { reason } => notable(format!("waiting: {reason}")),
+        EventKind::NodeJoined { host, workers } => {
+            notable(format!("node {host} joined with {}", format::plural(u64::from(*workers), "worker")))
+        }
+        EventKind::NodeLost { host, reason } => alert(format!("node {host} is lost: {reason}")),
+        EventKind::RoundFormed { round, restart, master, nodes } => {
+            let workers: u64 = nodes.iter().map(|node| u64::from(node.workers)).sum();
+            let size = format::plural(nodes.len() as u64, "node");
+            let workers = format::plural(workers, "worker");
+            let again = if *restart > 0 { format!(", restart {restart}") } else { String::new() };
+            let level = if nodes.len() > 1 || round.0 > 0 { LineLevel::Notable } else { LineLevel::Detail };
+            one(level, format!("round {round}: {size}, {workers}, which meet at {master}{again}"))
+        }
+        // In full when it ends the run; when another round follows, with that.
+        EventKind::FailureReported { failure } => {
+            detail(failure::headline(failure, &failure::context(view, failure, failure::WIDTH)))
+        }
+        EventKind::HangDetected { seconds, stacks, .. } => {
+            let stacks =
+                stacks.as_ref().map_or_else(String::new, |path| format!("\nwhat they were doing: {}", path.display()));
+            alert(format!("no worker made progress for {}{stacks}", format::seconds(*seconds)))
+        }
+        EventKind::KernelQuarantined { rank, entry } => {
+            let then = match entry.retry_at() {
+                Some(step) => format!("it is tried again at step {}", format::count(step)),
+                None => "it is not tried again in this build".to_owned(),
+            };
+            alert(format!("warning: rank {rank}: {}; the next kernel runs instead, {then}", entry.sentence()))
+        }
+        EventKind::KernelRecovered { entry, .. } => {
+            notable(format!("kernel {} of {} is right again and runs", entry.kernel, entry.op))
+        }
+        EventKind::RunEnded { .. } => ended(&event.what, view),
+        EventKind::StageProgressed { .. }
+        | EventKind::WorkerStarted { .. }
+        | EventKind::Stepped { .. }
+        | EventKind::Predicted { .. } => Vec::new(),
     }
+}
+
+fn staged(what: &EventKind) -> Vec<EventLine> {
+    let EventKind::Staged {
+        rows,
+        features,
+        out_shape,
+        split_rows,
+        sources,
+        reused,
+        resumed_rows,
+        seconds,
+        report,
+        dir,
+        ..
+    } = what
+    else {
+        return Vec::new();
+    };
+    let [train, val, test] = split_rows.map(format::count);
+    let grid = format::shape(out_shape);
+    let how = if *reused {
+        format!("found staged in {}", dir.display())
+    } else if *resumed_rows > 0 {
+        let before = format::plural(*resumed_rows, "row");
+        format!("staged in {}, from behind {before} of an attempt before", format::seconds(*seconds))
+    } else {
+        format!("staged in {}", format::seconds(*seconds))
+    };
+    let rows = format::plural(*rows, "sample");
+    let features = format::plural(*features, "input");
+    let mut lines =
+        notable(format!("data: {rows} of {features} -> {grid}, {how} (train {train}, val {val}, test {test})"));
+    lines.extend(sources.iter().flat_map(|one| detail(format!("source {}: {}", one.name, format::source(one)))));
+    lines.extend(cleaning(report).into_iter().flat_map(detail));
+    lines.extend(report.warnings.iter().flat_map(|warning| alert(format!("data: {warning}"))));
+    lines.extend(report.notes.iter().take(NOTES_MAX).flat_map(|note| detail(format!("data: {note}"))));
+    lines
 }
 
 /// Describes the findings of cleaning in one sentence; `None` when the data were clean.
@@ -218,175 +308,24 @@ fn baselines(name: &str, split: &BTreeMap<String, BTreeMap<String, Metrics>>, un
     (!all.is_empty()).then(|| EventLine { level: LineLevel::Notable, text: text.trim_end().to_owned() })
 }
 
-fn processes(what: &EventKind, view: &RunView) -> Vec<EventLine> {
-    match what {
-        EventKind::Preloaded { modules, seconds, warm } => {
-            let modules = modules.join(", ");
-            let time = format::seconds(*seconds);
-            detail(match warm {
-                true => format!("a warm server with {modules} is there after {time}: workers are forked"),
-                false => format!("{modules} imported once in {time}: workers are forked"),
-            })
-        }
-        EventKind::RoundStarted { round, world_size, resume_step, .. } => {
-            let workers = format::plural(u64::from(*world_size), "worker");
-            let from = resume_step.map_or_else(String::new, |step| format!(" from step {}", format::count(step)));
-            let level = if round.0 == 0 { LineLevel::Detail } else { LineLevel::Notable };
-            let verb = if view.goes_on(round.0) { "going on with" } else { "starting" };
-            vec![EventLine { level, text: format!("round {round}: {verb} {workers}{from}") }]
-        }
-        EventKind::WorkerReady { round, .. } => all_ready(round.0, view),
-        EventKind::WorkerExited { rank, pid, code, signal, seconds_to_notice, .. } => {
-            let how = match (code, signal) {
-                (Some(0), _) => return Vec::new(),
-                (_, Some(number)) => format!("was killed by {}", signal::name(*number)),
-                (Some(code), None) => format!("exited with code {code}"),
-                (None, None) => "ended without a status".to_owned(),
-            };
-            let text = format!("worker {rank} (pid {pid}) {how}, noticed in {}", format::seconds(*seconds_to_notice));
-            // After a request to stop, workers that do not end by themselves are killed: that is not news. Of a run of any
-            // program the failure is shown once, by its report.
-            if view.stops.is_empty() && !any_program(view) { alert(text) } else { detail(text) }
-        }
-        EventKind::WorkerFailed { rank, error, .. } => alert(format!("worker {rank} failed: {error}")),
-        EventKind::RoundLeft { round, reason } => {
-            alert(format!("round {round} ended: {reason}; the others meet again"))
-        }
-        EventKind::RoundFailed { round, cause, restarting, restarts_left } => {
-            let then = if *restarting {
-                format!("starting again, {} left", format::plural(u64::from(*restarts_left), "restart"))
-            } else {
-                "not started again".to_owned()
-            };
-            let failure = view.failures.iter().rev().map(|view| &view.failure).find(|failure| failure.round == round.0);
-            match failure {
-                Some(failure) if *restarting => {
-                    let headline = failure::headline(failure, &failure::context(view, failure, 0));
-                    let words = failure.message.as_deref().and_then(|words| words.trim().lines().next());
-                    let words = words.map_or_else(String::new, |words| format!("\n  {words}"));
-                    alert(format!("{headline}{words}\n  {then}"))
-                }
-                Some(_) => detail(format!("round {round} failed: {cause}; {then}")),
-                None => alert(format!("round {round} failed: {cause}; {then}")),
-            }
-        }
-        EventKind::StopRequested { signal, second: false } if any_program(view) => {
-            alert(format!("{signal}: stopping the workers (once more to kill them)"))
-        }
-        EventKind::StopRequested { signal, second: false } => {
-            alert(format!("{signal}: finishing the step and writing a checkpoint (once more to kill the workers)"))
-        }
-        EventKind::StopRequested { signal, second: true } => alert(format!("{signal} again: killing the workers")),
-        _ => Vec::new(),
-    }
-}
-
-fn control(what: &EventKind) -> Vec<EventLine> {
-    match what {
-        EventKind::MicroBatchesSplit { split, rank, error, .. } => {
-            alert(format!("{}: {error}", out_of_memory(*rank, *split)))
-        }
-        EventKind::MicroBatchesGrown { split: 0 | 1, .. } => {
-            notable("memory was enough for long: whole micro-batches again".into())
-        }
-        EventKind::MicroBatchesGrown { split, .. } => {
-            notable(format!("memory was enough for long: micro-batches are cut into {split} only"))
-        }
-        EventKind::Straggler { rank, pid, slower_by, evicted, .. } => {
-            alert(straggler(*rank, *pid, *slower_by, *evicted))
-        }
-        EventKind::Paused { step, .. } => {
-            notable(format!("paused after step {}: the workers wait (enn continue)", format::count(*step)))
-        }
-        EventKind::Continued { seconds } => notable(format!("continued after {}", format::seconds(*seconds))),
-        EventKind::Resized { before, workers } => {
-            notable(format!("to go on with {} instead of {before}", format::plural(u64::from(*workers), "worker")))
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// Describes the reaction to a worker that ran out of memory.
-pub(super) fn out_of_memory(rank: Rank, split: u32) -> String {
-    format!("worker {rank} ran out of memory; micro-batches are cut into {split} on all workers")
-}
-
-/// Describes the worker that the others wait for.
-pub(super) fn straggler(rank: Rank, pid: u32, slower_by: f64, evicted: bool) -> String {
-    let then = if evicted { "; a spare takes its seat" } else { "" };
-    format!("the others wait for worker {rank} (pid {pid}): its steps take {slower_by:.1} times as long{then}")
-}
-
-fn saving(what: &EventKind) -> Vec<EventLine> {
-    match what {
-        EventKind::CheckpointCommitted { step, bytes, seconds, blocked_seconds, .. } => {
-            let [seconds, stood] = [*seconds, *blocked_seconds].map(format::seconds);
-            let step = format::count(*step);
-            let bytes = format::bytes(*bytes);
-            detail(format!("checkpoint at step {step}: {bytes} in {seconds}, training stood still for {stood}"))
-        }
-        EventKind::CheckpointFailed { step, error } => {
-            let step = format::count(*step);
-            alert(format!("the checkpoint at step {step} was abandoned, the one before it stands: {error}"))
-        }
-        EventKind::CheckpointDamaged { step, path, error } => {
-            let step = format::count(*step);
-            let path = path.display();
-            alert(format!("the checkpoint at step {step} is damaged and set aside ({path}): {error}"))
-        }
-        _ => Vec::new(),
-    }
-}
-
-fn recovery(what: &EventKind) -> Vec<EventLine> {
-    match what {
-        EventKind::SpareStarted { pid, local_rank, .. } => {
-            detail(format!("spare for seat {local_rank} started (pid {pid})"))
-        }
-        EventKind::SpareReady { pid, seconds } => {
-            detail(format!("spare ready in {} (pid {pid})", format::seconds(*seconds)))
-        }
-        EventKind::SpareEnded { pid, code, signal } => {
-            let how = match (code, signal) {
-                (_, Some(number)) => format!("was killed by {}", signal::name(*number)),
-                (Some(code), None) => format!("exited with code {code}"),
-                (None, None) => "ended without a status".to_owned(),
-            };
-            detail(format!("a spare (pid {pid}) {how}"))
-        }
-        EventKind::WorkerDismissed { rank, pid, .. } => {
-            detail(format!("worker {rank} (pid {pid}) had lost its seat and ended"))
-        }
-        EventKind::SeatTaken { rank, pid, spare: true, .. } => {
-            notable(format!("a spare (pid {pid}) takes the seat of worker {rank}"))
-        }
-        EventKind::SeatTaken { rank, pid, .. } => detail(format!("pid {pid} goes on as worker {rank}")),
-        EventKind::StateReceived { rank, from, step, bytes, seconds, .. } => {
-            let step = format::count(*step);
-            let bytes = format::bytes(*bytes);
-            let time = format::seconds(*seconds);
-            detail(format!("worker {rank} has the state of step {step} from worker {from}: {bytes} in {time}"))
-        }
-        EventKind::Recovered { seconds, lost_steps, from_rank, .. } => {
-            let lost = match lost_steps {
-                0 => "no step is lost".to_owned(),
-                lost => format!("{} done again", format::plural(*lost, "step")),
-            };
-            let from = match from_rank {
-                Some(rank) => format!("with the state of worker {rank}"),
-                None => "from the newest checkpoint".to_owned(),
-            };
-            notable(format!("the next step was done {} after the failure, {from}; {lost}", format::seconds(*seconds)))
-        }
-        _ => Vec::new(),
+fn round_failed(what: &EventKind, view: &RunView) -> Vec<EventLine> {
+    let EventKind::RoundFailed { round, cause, restarting, restarts_left } = what else { return Vec::new() };
+    let then = if *restarting {
+        format!("starting again, {} left", format::plural(u64::from(*restarts_left), "restart"))
+    } else {
+        "not started again".to_owned()
+    };
+    let failure = view.failures.iter().rev().find(|failure| failure.round == round.0);
+    match failure {
+        Some(failure) if *restarting => alert(format!("{}\n  {then}", failure::brief(failure, view, 0, "\n  "))),
+        Some(_) => detail(format!("round {round} failed: {cause}; {then}")),
+        None => alert(format!("round {round} failed: {cause}; {then}")),
     }
 }
 
 /// Returns the line for a round whose last worker became ready.
 fn all_ready(round: u64, view: &RunView) -> Vec<EventLine> {
-    let Some(world) = view.rounds.iter().rev().find(|view| view.round == round).map(|view| view.world_size) else {
-        return Vec::new();
-    };
+    let Some(world) = view.round(round).map(|view| view.world_size) else { return Vec::new() };
     let ready: Vec<_> = view.workers.iter().filter(|w| w.round == round).filter_map(|w| w.ready.as_ref()).collect();
     let slowest = ready.iter().map(|r| r.seconds).fold(0.0, f64::max);
     match ready.last() {
@@ -402,23 +341,20 @@ fn all_ready(round: u64, view: &RunView) -> Vec<EventLine> {
     }
 }
 
-fn training(what: &EventKind, view: &RunView) -> Vec<EventLine> {
-    match what {
-        EventKind::EpochEnded(report) => detail(epoch(report, view.units())),
-        EventKind::Trained { epoch, step, stopped_early, split, seconds, samples_per_s } => {
-            let early = if *stopped_early { ", stopped early" } else { "" };
-            let epochs = format::plural(*epoch, "epoch");
-            let steps = format::plural(*step, "step");
-            let time = format::seconds(*seconds);
-            let rate = format::rate(*samples_per_s);
-            let errors = split_errors(split, view.units());
-            let mut lines = notable(format!("trained {epochs}, {steps} in {time}{early}, {rate} samples/s{errors}"));
-            lines.extend(notable(metrics::table(view).trim_end().to_owned()));
-            lines.extend(metrics::warning(view).into_iter().flat_map(|text| alert(format!("warning: {text}"))));
-            lines
-        }
-        _ => Vec::new(),
-    }
+fn trained(what: &EventKind, view: &RunView) -> Vec<EventLine> {
+    let EventKind::Trained { epoch, step, stopped_early, split, seconds, samples_per_s } = what else {
+        return Vec::new();
+    };
+    let early = if *stopped_early { ", stopped early" } else { "" };
+    let epochs = format::plural(*epoch, "epoch");
+    let steps = format::plural(*step, "step");
+    let time = format::seconds(*seconds);
+    let rate = format::rate(*samples_per_s);
+    let errors = split_errors(split, view.units());
+    let mut lines = notable(format!("trained {epochs}, {steps} in {time}{early}, {rate} samples/s{errors}"));
+    lines.extend(notable(metrics::table(view).trim_end().to_owned()));
+    lines.extend(metrics::warning(view).into_iter().flat_map(|text| alert(format!("warning: {text}"))));
+    lines
 }
 
 fn epoch(report: &EpochReport, unit: &str) -> String {
@@ -449,34 +385,6 @@ fn split_errors(split: &BTreeMap<String, Metrics>, unit: &str) -> String {
     named + &errors.join(", ")
 }
 
-fn rendezvous(what: &EventKind, view: &RunView) -> Vec<EventLine> {
-    match what {
-        EventKind::Waiting { reason } => notable(format!("waiting: {reason}")),
-        EventKind::NodeJoined { host, workers } => {
-            notable(format!("node {host} joined with {}", format::plural(u64::from(*workers), "worker")))
-        }
-        EventKind::NodeLost { host, reason } => alert(format!("node {host} is lost: {reason}")),
-        EventKind::RoundFormed { round, restart, master, nodes } => {
-            let workers: u64 = nodes.iter().map(|node| u64::from(node.workers)).sum();
-            let size = format::plural(nodes.len() as u64, "node");
-            let workers = format::plural(workers, "worker");
-            let again = if *restart > 0 { format!(", restart {restart}") } else { String::new() };
-            let level = if nodes.len() > 1 || round.0 > 0 { LineLevel::Notable } else { LineLevel::Detail };
-            one(level, format!("round {round}: {size}, {workers}, which meet at {master}{again}"))
-        }
-        // In full when it ends the run; when another round follows, with that.
-        EventKind::FailureReported { failure } => {
-            detail(failure::headline(failure, &failure::context(view, failure, failure::WIDTH)))
-        }
-        EventKind::HangDetected { seconds, stacks, .. } => {
-            let stacks =
-                stacks.as_ref().map_or_else(String::new, |path| format!("\nwhat they were doing: {}", path.display()));
-            alert(format!("no worker made progress for {}{stacks}", format::seconds(*seconds)))
-        }
-        _ => Vec::new(),
-    }
-}
-
 fn ended(what: &EventKind, view: &RunView) -> Vec<EventLine> {
     let EventKind::RunEnded { code, seconds, restarts, rounds, .. } = what else { return Vec::new() };
     let time = format::seconds(*seconds);
@@ -492,7 +400,7 @@ fn ended(what: &EventKind, view: &RunView) -> Vec<EventLine> {
     {
         return alert(report);
     }
-    let why = ExitCode::ALL.iter().find(|(known, _)| *known as u8 == *code).map_or("", |(_, sentence)| sentence);
+    let why = format::exit_code(*code);
     alert(format!("ended with code {code} after {time}, {rounds}, {restarts}: {why}{next}"))
 }
 

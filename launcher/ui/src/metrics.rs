@@ -3,11 +3,8 @@
 //! **Invariant:** only what the journal says; errors are in the target's unit, over valid cells.
 
 use super::{classes, error::JournalError, format, model::RunView};
-use enn_common::{
-    metrics::{self, Measure, Metrics, RunMetrics},
-    shown,
-};
-use std::{borrow::Cow, collections::BTreeMap, fmt::Write, path::Path};
+use enn_common::metrics::{self, Measure, Metrics, RunMetrics};
+use std::{collections::BTreeMap, fmt::Write, path::Path};
 
 /// Names of the baselines that every model must beat: the training mean of each cell, and for classes their
 /// frequencies.
@@ -18,8 +15,8 @@ pub fn floor<T>(baselines: &BTreeMap<String, T>) -> Option<&T> {
     FLOORS.iter().find_map(|name| baselines.get(*name))
 }
 
-/// Splits on which forecasters are compared, in the order in which they are shown, with their short names.
-const COMPARED_SPLITS: [(&str, &str); 2] = [("val", "val"), ("test", "test")];
+/// Splits on which forecasters are compared, in the order in which they are shown.
+const COMPARED_SPLITS: [&str; 2] = ["val", "test"];
 
 /// Reads the journal of `run_dir` and returns the metrics of `enn metrics RUN --json`.
 ///
@@ -51,7 +48,7 @@ pub fn of(view: &RunView) -> RunMetrics {
         run: view.name().to_owned(),
         step,
         epoch,
-        baselines: view.baselines.get(COMPARED_SPLITS[compared_index(view, &split)].0).cloned().unwrap_or_default(),
+        baselines: view.baselines.get(COMPARED_SPLITS[compared_index(view, &split)]).cloned().unwrap_or_default(),
         split,
         classes: view.classes.clone(),
         units: view.units().to_owned(),
@@ -61,7 +58,6 @@ pub fn of(view: &RunView) -> RunMetrics {
     }
 }
 
-/// Returns the model's errors per split.
 pub fn split(view: &RunView) -> BTreeMap<String, Metrics> {
     match (&view.trained, view.best()) {
         (Some(trained), _) => trained.split.clone(),
@@ -77,7 +73,7 @@ fn compared_index(view: &RunView, split: &BTreeMap<String, Metrics>) -> usize {
         let ours = split.is_empty() || split.get(name).is_some_and(|metrics| metrics.n > 0);
         ours && (view.baselines.is_empty() || view.baselines.get(name).is_some_and(|all| !all.is_empty()))
     };
-    COMPARED_SPLITS.iter().rposition(|(name, _)| has(*name)).unwrap_or(0)
+    COMPARED_SPLITS.iter().rposition(|name| has(*name)).unwrap_or(0)
 }
 
 /// A forecaster and its errors per judged split, `None` where it has none.
@@ -85,7 +81,6 @@ fn compared_index(view: &RunView, split: &BTreeMap<String, Metrics>) -> usize {
 pub struct Contender {
     /// "ENN", or the baseline's name.
     pub name: String,
-    /// Whether it is the model of this run.
     pub ours: bool,
     /// Errors on the splits val and test.
     pub errors: [Option<Metrics>; 2],
@@ -114,14 +109,14 @@ pub fn contenders(view: &RunView) -> Vec<Contender> {
     let compared_index = compared_index(view, &split);
     let mut all = Vec::new();
     if !split.is_empty() {
-        let errors = COMPARED_SPLITS.map(|(name, _)| split.get(name).filter(|m| m.n > 0).copied());
+        let errors = COMPARED_SPLITS.map(|name| split.get(name).filter(|m| m.n > 0).copied());
         all.push(Contender { name: "ENN".to_owned(), ours: true, errors, compared_index });
     }
     let mut names: Vec<&String> = view.baselines.values().flat_map(BTreeMap::keys).collect();
     names.sort();
     names.dedup();
     for name in names {
-        let errors = COMPARED_SPLITS.map(|(split, _)| view.baselines.get(split)?.get(name).copied());
+        let errors = COMPARED_SPLITS.map(|split| view.baselines.get(split)?.get(name).copied());
         all.push(Contender { name: format::label(name), ours: false, errors, compared_index });
     }
     let key = |contender: &Contender| contender.judged().unwrap_or(f64::INFINITY);
@@ -131,7 +126,7 @@ pub fn contenders(view: &RunView) -> Vec<Contender> {
 
 /// Returns the name of the split on which [`margin`] compares.
 pub fn compared_split(contenders: &[Contender]) -> &'static str {
-    match contenders.first().map(|one| COMPARED_SPLITS[one.compared_index].0) {
+    match contenders.first().map(|one| COMPARED_SPLITS[one.compared_index]) {
         Some("test") => "test",
         _ => "validation",
     }
@@ -185,23 +180,20 @@ pub fn table(view: &RunView) -> String {
     }
     let judged: Vec<usize> =
         (0..COMPARED_SPLITS.len()).filter(|i| contenders.iter().any(|one| one.errors[*i].is_some())).collect();
-    let unit = if view.units().is_empty() { String::new() } else { format!(" ({})", view.units()) };
-    let mut rows = vec![vec![format!("errors{unit}")]];
+    let mut rows = vec![vec![format::errors_in(view.units())]];
     let measure = contenders.iter().find_map(|one| Some(one.compared()?.measure())).unwrap_or(Measure::Mae);
     let columns = &format::columns(measure)[..2];
     for split in &judged {
-        rows[0].extend(columns.iter().map(|(name, _)| format!("{} {name}", COMPARED_SPLITS[*split].1)));
+        rows[0].extend(columns.iter().map(|(name, _)| format!("{} {name}", COMPARED_SPLITS[*split])));
     }
     for one in &contenders {
-        let mut row = vec![if one.ours { format!("> {}", one.name) } else { format!("  {}", one.name) }];
+        let mut row = vec![format::marked(&one.name, one.ours)];
         for split in &judged {
-            let figure =
-                |of: fn(&Metrics) -> f64| one.errors[*split].as_ref().map(|errors| format::measure(of(errors)));
-            row.extend(columns.iter().map(|(_, of)| figure(*of).unwrap_or_else(|| "–".to_owned())));
+            row.extend(columns.iter().map(|(_, of)| format::optional(one.errors[*split].as_ref().map(of))));
         }
         rows.push(row);
     }
-    let mut text = aligned(&rows);
+    let mut text = format::aligned(&rows);
     if let Some((difference, name)) = margin(&contenders) {
         let side = if difference < 0.0 { "below" } else { "above" };
         let percent = 100.0 * difference.abs();
@@ -221,42 +213,20 @@ pub fn table(view: &RunView) -> String {
 fn probabilities(view: &RunView) -> String {
     let split = split(view);
     let of = |metric: &dyn Fn(&Metrics) -> Option<String>| {
-        let one =
-            |(name, short): &(&str, &str)| Some(format!("{short} {}", metric(split.get(*name).filter(|m| m.n > 0)?)?));
+        let one = |name: &&str| Some(format!("{name} {}", metric(split.get(*name).filter(|m| m.n > 0)?)?));
         let all: Vec<String> = COMPARED_SPLITS.iter().filter_map(one).collect();
         (!all.is_empty()).then(|| all.join(", "))
     };
-    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     let nominal = split.values().find_map(|metrics| Some(100.0 * metrics.interval?.nominal));
     let lines = [
-        of(&|m| Some(percent(m.interval?.coverage)))
+        of(&|m| Some(format::percent(m.interval?.coverage)))
             .map(|all| format!("within the {:.0} % interval: {all}", nominal.unwrap_or(0.0))),
         of(&|m| Some(format::with_unit(m.interval?.width, view.units())))
             .map(|all| format!("mean width of the interval: {all}")),
-        of(&|m| Some(percent(m.accuracy?))).map(|all| format!("likeliest class is right: {all}")),
+        of(&|m| Some(format::percent(m.accuracy?))).map(|all| format!("likeliest class is right: {all}")),
         of(&|m| m.interval.map(|_| format::measure(m.loss))).map(|all| format!("loss: {all}")),
     ];
     lines.into_iter().flatten().map(|line| line + "\n").collect()
-}
-
-/// Formats rows as a table: the first column is aligned to the left, the others to the right.
-pub(super) fn aligned(rows: &[Vec<String>]) -> String {
-    // A name with a line's end would end the row.
-    let rows: Vec<Vec<Cow<'_, str>>> =
-        rows.iter().map(|row| row.iter().map(|cell| shown::line(cell)).collect()).collect();
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns)
-        .map(|i| rows.iter().filter_map(|row| row.get(i)).map(|c| c.chars().count()).max().unwrap_or(0))
-        .collect();
-    let mut text = String::new();
-    for row in &rows {
-        for (index, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            let pad = " ".repeat(width - cell.chars().count());
-            let _ = if index == 0 { write!(text, "{cell}{pad}") } else { write!(text, "  {pad}{cell}") };
-        }
-        text.push('\n');
-    }
-    text
 }
 
 #[cfg(test)]

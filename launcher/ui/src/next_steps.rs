@@ -2,12 +2,9 @@
 //!
 //! **Invariant:** pure; every command that is named is one that works on a run in this state.
 
-use super::{lines::ANY_PROGRAM, model::RunView};
+use super::{lines::ANY_PROGRAM, model::RunView, report};
 use enn_common::{checkpoint::name, exit::ExitCode};
 use std::path::Path;
-
-/// File of the report in a run's directory.
-const REPORT: &str = "report.html";
 
 /// Returns the lines for the end with `code` of the last launch in `view`.
 pub(super) fn of_end(view: &RunView, code: u8) -> Vec<String> {
@@ -26,9 +23,9 @@ fn of_training(view: &RunView, dir: &Path, code: u8) -> Vec<String> {
     // A launch that was refused, or that never came to its workers, has no report.
     let reported = [ExitCode::Success, ExitCode::WorkerFailed, ExitCode::Interrupted, ExitCode::Terminated];
     if !view.rounds.is_empty() && reported.iter().any(|known| *known as u8 == code) {
-        lines.push(format!("report: {}", dir.join(REPORT).display()));
+        lines.push(format!("report: {}", dir.join(report::FILE).display()));
     }
-    let newest = view.checkpoints.iter().rev().find(|checkpoint| checkpoint.error.is_none());
+    let newest = view.last_checkpoint();
     if let Some(newest) = newest {
         let place = dir.join("checkpoints").join(name::committed(newest.step));
         lines.push(format!("newest checkpoint: {}", place.display()));

@@ -8,7 +8,6 @@ use super::{
 };
 use std::fmt::Write;
 
-/// Media type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Returns the exposition; `living` is whether the launcher lives.
@@ -102,7 +101,7 @@ fn training(page: &mut Exposition, view: &RunView) {
         "Least validation error: mean absolute, units of the target; of classes the log-loss.",
         best,
     );
-    let kept = view.checkpoints.iter().rev().find(|checkpoint| checkpoint.error.is_none());
+    let kept = view.last_checkpoint();
     page.gauge("enn_checkpoint_step", "", "Step of the last checkpoint.", kept.map(|kept| kept.step as f64));
     let what = "When the last checkpoint was committed, Unix time.";
     page.gauge("enn_checkpoint_time_seconds", "seconds", what, kept.map(|kept| kept.time));
@@ -114,7 +113,6 @@ fn training(page: &mut Exposition, view: &RunView) {
     );
 }
 
-/// An exposition under construction.
 #[derive(Debug, Default)]
 pub struct Exposition(String);
 
@@ -125,7 +123,6 @@ impl Exposition {
         self.0
     }
 
-    /// Begins a family of samples.
     pub fn family(&mut self, name: &str, kind: &str, unit: &str, help: &str) {
         let _infallible = writeln!(self.0, "# TYPE {name} {kind}");
         if !unit.is_empty() {
@@ -149,7 +146,6 @@ impl Exposition {
         }
     }
 
-    /// Appends a counter with one sample.
     pub fn counter(&mut self, name: &str, help: &str, value: f64) {
         self.family(name, "counter", "", help);
         self.sample(&format!("{name}_total"), &[], value);

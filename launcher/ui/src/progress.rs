@@ -80,10 +80,7 @@ const fn bar_columns(columns: usize) -> usize {
 /// Shortens the message to the space behind the bar in a window of `columns` columns.
 fn fitted(message: &str, columns: usize) -> String {
     let room = columns.saturating_sub(bar_columns(columns) + 1 + FREE_COLUMNS).max(1);
-    if message.chars().count() <= room {
-        return message.to_owned();
-    }
-    message.chars().take(room - 1).chain(['…']).collect()
+    format::shortened(message, room)
 }
 
 /// Makes a bar before its message. Where the template did not parse, indicatif's own would be used.

@@ -24,21 +24,12 @@ const BEYOND: &str = "\nmore than 100 %: what it moved lay in a cache, a mask sp
 /// Why there is no profile to show.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// The run was not profiled.
     #[error("{} is not there\nhint: profile a run with `enn train CONFIG --profile`; it needs at least six steps", path.display())]
     Absent { path: PathBuf },
-    /// Another version of ENN wrote it.
     #[error("{} has version {found}, expected {expected}\nhint: profile a run again", path.display())]
-    Version {
-        path: PathBuf,
-        found: u64,
-        /// The version that is read.
-        expected: u32,
-    },
-    /// A file has unexpected content.
+    Version { path: PathBuf, found: u64, expected: u32 },
     #[error("{}: {source}", path.display())]
     Foreign { path: PathBuf, source: serde_json::Error },
-    /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
 }
@@ -107,25 +98,14 @@ fn together(traces: Vec<Value>) -> Value {
 /// lower one.
 pub fn table(roofline: &Roofline) -> String {
     let whole: f64 = roofline.ops.iter().map(|op| op.seconds).sum();
-    let mut rows = vec![HEAD.map(str::to_owned)];
-    rows.extend(roofline.ops.iter().map(|op| row(op, roofline, whole)));
-    let widths: Vec<usize> =
-        (0..HEAD.len()).map(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let cells = row.iter().zip(&widths).enumerate();
-        let is_word = |column: usize| column < 3 || column + 1 == HEAD.len();
-        let cells = cells.map(
-            |(i, (cell, width))| {
-                if is_word(i) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-            },
-        );
-        let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
-    }
-    text + &foot(roofline)
+    let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
+    rows.extend(roofline.ops.iter().map(|op| row(op, roofline, whole).to_vec()));
+    let is_word = |column: usize| column < 3 || column + 1 == HEAD.len();
+    let table = format::table(&rows, is_word);
+    let lines = table.lines().map(|line| format!("{}\n", line.trim_end()));
+    lines.collect::<String>() + &foot(roofline)
 }
 
-/// Columns of the table.
 const HEAD: [&str; 10] =
     ["operation", "kernel", "kind", "calls", "ms/step", "share", "GFLOP/s", "GB/s", "of ceiling", "limit"];
 

@@ -14,12 +14,10 @@ use std::{fmt, time::Duration};
 /// other nodes, and waits for the directory.
 pub const TAKE_OVER_MAX: Duration = Duration::from_secs(30);
 
-/// The status of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunStatus {
     /// The launcher prepares the first round.
     Starting,
-    /// Data are being staged.
     Staging,
     /// The rendezvous is not complete.
     Waiting,
@@ -29,13 +27,10 @@ pub enum RunStatus {
     Paused,
     /// A round failed and the next has not begun.
     Restarting,
-    /// A stop was requested.
     Stopping,
-    /// All work was done.
     Finished,
     /// The run ended after a request to stop, by this signal.
     Stopped(String),
-    /// The run ended with this exit code.
     Failed(u8),
     /// The launcher is gone and recorded no end.
     Gone,
@@ -107,7 +102,6 @@ impl RunStatus {
         "gone",
     ];
 
-    /// Returns whether the run is over.
     pub fn over(&self) -> bool {
         matches!(self, Self::Finished | Self::Stopped(_) | Self::Failed(_) | Self::Gone)
     }
@@ -124,7 +118,6 @@ impl fmt::Display for RunStatus {
     }
 }
 
-/// The status of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerStatus {
     /// The worker has not reported that it is ready, as only ENN's own workers do.
@@ -144,7 +137,6 @@ pub enum WorkerStatus {
     Gone,
 }
 
-/// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExitStatus {
     Code(i32),
@@ -152,16 +144,17 @@ pub enum ExitStatus {
 }
 
 impl WorkerStatus {
-    /// Returns the status of `worker` in the run of `view`.
     pub fn of(view: &RunView, worker: &WorkerView, living: bool) -> Self {
         let Some(exit) = worker.exit else {
             let over = view.sessions.last().is_none_or(|session| session.ended.is_some());
             return match worker.ready {
                 _ if over || !living => Self::Gone,
-                _ if round_is_over(view, worker.round) => match RunStatus::of(view, living) {
-                    RunStatus::Paused => Self::Paused,
-                    _ => Self::Stopping,
-                },
+                _ if view.round(worker.round).is_none_or(|round| round.ended.is_some()) => {
+                    match RunStatus::of(view, living) {
+                        RunStatus::Paused => Self::Paused,
+                        _ => Self::Stopping,
+                    }
+                }
                 None if !any_program(view) => Self::Starting,
                 _ => Self::Running,
             };
@@ -171,9 +164,9 @@ impl WorkerStatus {
             (None, Some(0)) => return Self::Done,
             (None, code) => ExitStatus::Code(code.unwrap_or(-1)),
         };
-        let failure = view.failures.iter().rev().find(|recorded| recorded.failure.round == worker.round);
+        let failure = view.failures.iter().rev().find(|failure| failure.round == worker.round);
         let blamed = match failure {
-            Some(recorded) => recorded.failure.rank == worker.rank,
+            Some(failure) => failure.rank == worker.rank,
             None => view.stops.is_empty() && is_first(view, worker, exit.time),
         };
         if blamed { Self::Failed(death) } else { Self::Ended(death) }
@@ -184,7 +177,6 @@ impl WorkerStatus {
         matches!(self, Self::Failed(_))
     }
 
-    /// Returns whether the process exists.
     pub fn alive(self) -> bool {
         matches!(self, Self::Starting | Self::Running | Self::Paused | Self::Stopping)
     }
@@ -215,13 +207,8 @@ impl fmt::Display for ExitStatus {
     }
 }
 
-/// Returns whether the last launch is one of `enn run`.
 pub fn any_program(view: &RunView) -> bool {
     view.sessions.last().is_some_and(|session| session.mode == ANY_PROGRAM)
-}
-
-fn round_is_over(view: &RunView, round: u64) -> bool {
-    view.rounds.iter().rev().find(|known| known.round == round).is_none_or(|known| known.ended.is_some())
 }
 
 /// Returns whether no other worker of the round failed earlier.

@@ -35,7 +35,6 @@ const WARN_INTERVAL_S: f64 = 60.0;
 /// Least time between two epochs' lines in a plain log, seconds; the best epoch so far is always shown.
 const EPOCH_LINE_INTERVAL_S: f64 = 1.0;
 
-/// How a run is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// A progress bar when standard error is a terminal, else lines.
@@ -140,7 +139,6 @@ impl Sink {
         self.show(event);
     }
 
-    /// Returns the current state of the run.
     pub fn view(&self) -> &RunView {
         &self.view
     }

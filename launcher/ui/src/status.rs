@@ -12,17 +12,13 @@ use serde_json::{Value, json};
 
 /// Workers and nodes that are listed one by one; of more, only those that are not well.
 const LISTED_MAX: usize = 16;
-/// Warnings that are shown.
 const WARNINGS_MAX: usize = 3;
 /// Fewest columns for the texts.
 const TEXT_MIN: usize = 20;
-/// Width of the labels.
 const LABEL: usize = 11;
 
-/// The circumstances in which a status is shown.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StatusContext {
-    /// Whether the launcher lives.
     pub living: bool,
     /// Seconds since the Unix epoch.
     pub now: f64,
@@ -30,7 +26,6 @@ pub struct StatusContext {
     pub width: usize,
 }
 
-/// Returns the status as text.
 pub fn text(view: &RunView, context: &StatusContext) -> String {
     let status = RunStatus::of(view, context.living);
     let mut page = StatusPage(String::new(), context.width);
@@ -38,12 +33,11 @@ pub fn text(view: &RunView, context: &StatusContext) -> String {
     page.rendezvous(view, &status, context);
     page.workers(view, context);
     page.progress(view, context);
-    if !status.over() || status == RunStatus::Finished {
-        page.last_failure(view, context);
-    } else if let Some(report) = failure::last_of(view, context.width.saturating_sub(LABEL + 2).max(1)) {
-        page.row("failure", &report);
-    } else {
-        page.last_failure(view, context);
+    let has_report = status.over() && status != RunStatus::Finished;
+    let report = failure::last_of(view, context.width.saturating_sub(LABEL + 2).max(1)).filter(|_| has_report);
+    match report {
+        Some(report) => page.row("failure", &report),
+        None => page.last_failure(view, context),
     }
     for (time, message) in view.warnings.iter().rev().take(WARNINGS_MAX).rev() {
         page.row("warning", &format!("{message} ({} ago)", age(context, view, *time)));
@@ -60,17 +54,14 @@ impl StatusPage {
         let mut rows = Vec::new();
         let room = self.1.saturating_sub(LABEL + 2).max(TEXT_MIN);
         text.lines().for_each(|line| plain::wrap(line, "", room, &mut rows));
-        for (index, row) in rows.iter().enumerate() {
-            let label = if index == 0 { label } else { "" };
-            self.0.push_str(&format!("  {label:<LABEL$}{row}\n"));
-        }
+        self.lines(label, rows.iter().map(String::as_str));
     }
 
-    /// Appends a label and a table, whose lines are not wrapped.
-    fn table(&mut self, label: &str, text: &str) {
-        for (index, row) in text.lines().enumerate() {
+    /// Appends a label and lines as they are.
+    fn lines<'a>(&mut self, label: &str, lines: impl IntoIterator<Item = &'a str>) {
+        for (index, line) in lines.into_iter().enumerate() {
             let label = if index == 0 { label } else { "" };
-            self.0.push_str(&format!("  {label:<LABEL$}{row}\n"));
+            self.0.push_str(&format!("  {label:<LABEL$}{line}\n"));
         }
     }
 
@@ -150,15 +141,8 @@ impl StatusPage {
                 format!("{} rows, {} of {}", format::count(rows), format::bytes(bytes), format::bytes(total));
             self.row("staging", &progress);
         }
-        if let Some(step) = view.latest {
-            let total =
-                view.model.as_ref().map_or_else(String::new, |m| format!(" of {}", format::count(m.steps_total)));
-            let loss = format::measure(step.loss);
-            let rate = format::rate(step.samples_per_s);
-            let step_text =
-                format!("{}{total}, epoch {}, loss {loss}, {rate} samples/s", format::count(step.step), step.epoch);
-            self.row("step", &step_text);
-        }
+        // Without a step there is no row either.
+        self.row("step", &step_parts(view).join(", "));
         if view.split > 1 {
             self.row("memory", &format!("was short: micro-batches are cut into {}", view.split));
         }
@@ -167,9 +151,9 @@ impl StatusPage {
         }
         for (split, of) in &view.classes {
             self.row(&format!("{split} rows"), &classes::line(of));
-            self.table("confusion", &classes::confusion(of));
+            self.lines("confusion", classes::confusion(of).lines());
         }
-        if let Some(last) = view.checkpoints.iter().rev().find(|checkpoint| checkpoint.error.is_none()) {
+        if let Some(last) = view.last_checkpoint() {
             let step = format::count(last.step);
             let ago = age(context, view, last.time);
             self.row("checkpoint", &format!("step {step}, {}, {ago} ago", format::bytes(last.bytes)));
@@ -187,12 +171,8 @@ impl StatusPage {
     }
 
     fn last_failure(&mut self, view: &RunView, context: &StatusContext) {
-        if let Some(recorded) = view.failures.last() {
-            let headline =
-                failure::headline(&recorded.failure, &failure::context(view, &recorded.failure, context.width));
-            let words = recorded.failure.message.as_deref().and_then(|words| words.trim().lines().next());
-            let words = words.map_or_else(String::new, |words| format!("\n{words}"));
-            self.row("failure", &format!("{headline}{words}"));
+        if let Some(failure) = view.failures.last() {
+            self.row("failure", &failure::brief(failure, view, context.width, "\n"));
         } else if let Some((cause, _)) = view.rounds.iter().rev().find_map(|round| round.failure.as_ref()) {
             self.row("failure", cause);
         } else if let Some(reason) = view.rounds.iter().rev().find_map(|round| round.left.as_ref()) {
@@ -219,7 +199,6 @@ pub fn may_be_taken_over(view: &RunView, context: &StatusContext) -> bool {
     gone && RunStatus::has_successors(view, context.living) && context.now - view.now < TAKE_OVER_MAX.as_secs_f64()
 }
 
-/// Returns the status as JSON.
 pub fn json(view: &RunView, context: &StatusContext) -> Value {
     let status = RunStatus::of(view, context.living);
     let session = view.sessions.last();
@@ -266,10 +245,10 @@ pub fn json(view: &RunView, context: &StatusContext) -> Value {
             "step": step.step, "epoch": step.epoch, "loss": step.loss, "samples_per_s": step.samples_per_s,
             "steps_total": view.model.as_ref().map(|model| model.steps_total),
         })),
-        "checkpoint": view.checkpoints.iter().rev().find(|last| last.error.is_none()).map(|last| json!({
+        "checkpoint": view.last_checkpoint().map(|last| json!({
             "step": last.step, "bytes": last.bytes, "time": last.time,
         })),
-        "failure": view.failures.last().map(|recorded| &recorded.failure),
+        "failure": view.failures.last(),
         "paused": view.paused, "micro_batches_cut_into": view.split.max(1),
         "classes": view.classes, "hangs": view.hangs.len(),
         "warnings": view.warnings.iter().map(|(time, message)| json!({ "time": time, "message": message }))
@@ -278,18 +257,32 @@ pub fn json(view: &RunView, context: &StatusContext) -> Value {
 }
 
 fn node(node: &NodeView) -> String {
+    let (rank, state) = node_words(node);
+    let workers = format::plural(u64::from(node.workers), "worker");
+    format!("node {rank:<4}{:<20}{workers}, {state}", node.host)
+}
+
+/// Returns a node's rank, and its state with the reason.
+pub(super) fn node_words(node: &NodeView) -> (String, String) {
     let (state, reason) = node_state(node);
     let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
-    let rank = node.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string());
-    format!(
-        "node {rank:<4}{:<20}{} {state}{reason}",
-        node.host,
-        format::plural(u64::from(node.workers), "worker") + ","
-    )
+    (node.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string()), format!("{state}{reason}"))
+}
+
+/// Returns how far training is: step, epoch, loss and speed; empty before the first step.
+pub(super) fn step_parts(view: &RunView) -> Vec<String> {
+    let Some(step) = view.latest else { return Vec::new() };
+    let total = view.model.as_ref().map_or_else(String::new, |m| format!(" of {}", format::count(m.steps_total)));
+    vec![
+        format!("{}{total}", format::count(step.step)),
+        format!("epoch {}", step.epoch),
+        format!("loss {}", format::measure(step.loss)),
+        format!("{} samples/s", format::rate(step.samples_per_s)),
+    ]
 }
 
 /// Returns a node's state in a word, and its reason.
-pub fn node_state(node: &NodeView) -> (&'static str, Option<&str>) {
+fn node_state(node: &NodeView) -> (&'static str, Option<&str>) {
     match &node.state {
         NodeState::Joined => ("waits", None),
         NodeState::InRound => ("in the round", None),

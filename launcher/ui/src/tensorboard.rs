@@ -17,7 +17,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Folder in the run directory.
 pub const FOLDER: &str = "tensorboard";
 /// The version in the first record of a file.
 const FILE_VERSION: &str = "brain.Event:2";
@@ -29,7 +28,6 @@ const FIXED_64: u8 = 1;
 const BYTES: u8 = 2;
 const FIXED_32: u8 = 5;
 
-/// The tag and the value of a scalar.
 type Scalar = (String, f64);
 
 /// Writes the file of one launch; made with the first numbers that there are.
@@ -92,7 +90,6 @@ fn of_epoch(report: &EpochReport) -> Vec<Scalar> {
     scalars
 }
 
-/// Returns the scalars of the best model.
 fn of_splits(splits: &BTreeMap<String, Metrics>) -> Vec<Scalar> {
     splits.iter().flat_map(|(split, metrics)| of_split(&format!("{split}_best"), metrics)).collect()
 }

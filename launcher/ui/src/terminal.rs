@@ -20,7 +20,6 @@ pub fn set_dumb(is_dumb: bool) {
 /// Columns of a terminal that does not say how many it has.
 const COLUMNS_USUAL: u16 = 80;
 
-/// Columns of the window.
 pub(crate) fn columns(stream: &impl AsFd) -> usize {
     enn_process::window_columns(stream.as_fd()).unwrap_or(COLUMNS_USUAL).into()
 }

@@ -24,7 +24,7 @@ pub trait AbortHandle: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct Forming {
     deadline: Instant,
-    line: Arc<AbortSignal>,
+    pub(super) line: Arc<AbortSignal>,
 }
 
 impl Forming {
@@ -55,10 +55,6 @@ impl Forming {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    pub(super) fn line(&self) -> &Arc<AbortSignal> {
-        &self.line
-    }
-
     /// Returns the error of a failed forming: [`CommError::Aborted`] if it was aborted.
     pub(super) fn failed(&self, rank: u32, size: u32, backend: &'static str, message: String) -> CommError {
         if self.line.is_aborted() {
@@ -85,7 +81,7 @@ impl AbortSignal {
     }
 
     pub(super) fn abort_handle(self: &Arc<Self>) -> Box<dyn AbortHandle> {
-        Box::new(SignalHandle(Arc::clone(self)))
+        Box::new(Arc::clone(self))
     }
 
     /// Makes an abort end the waits of `tied`. If the group is aborted already, they end now.
@@ -101,7 +97,7 @@ impl AbortSignal {
     fn bind(&self, other: &Arc<Self>) {
         self.others.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(other));
         if self.is_aborted() {
-            other.abort();
+            other.abort_all();
         }
     }
 
@@ -113,23 +109,20 @@ impl AbortSignal {
         others.iter().for_each(|other| other.abort_tied());
     }
 
-    fn abort(&self) {
+    fn abort_all(&self) {
         // NCCL's abort waits for the device, which may wait for a tied handle, so these are aborted first. They are aborted once more afterwards,
         // for handles that were tied in between.
         self.abort_tied();
         self.raw.abort();
         self.abort_tied();
         let others = self.others.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        others.iter().for_each(|other| other.abort());
+        others.iter().for_each(|other| other.abort_all());
     }
 }
 
-#[derive(Debug)]
-struct SignalHandle(Arc<AbortSignal>);
-
-impl AbortHandle for SignalHandle {
+impl AbortHandle for Arc<AbortSignal> {
     fn abort(&self) {
-        self.0.abort();
+        self.abort_all();
     }
 }
 

@@ -22,15 +22,17 @@ pub use abort::{AbortHandle, Forming};
 #[cfg(feature = "cuda")]
 pub use c10d::group::Nccl;
 pub use c10d::{
-    group::{Gloo, GlooOptions},
+    group::Gloo,
+    result::StoreClient,
     store::{Store, StoreAddr},
     work::C10dWork,
 };
+pub use enn_core::backend::link::RankReduction as Reduce;
 pub use error::CommError;
 pub use links::{LinkWork, Linked, LinkedFormed};
 pub use mesh::{Former, Mesh, Meshed, sharing};
 pub use shm::{
-    group::{Shm, ShmFormed, ShmOptions},
+    group::{Shm, ShmFormed},
     work::ShmWork,
 };
 pub use solo::Solo;
@@ -38,13 +40,18 @@ pub use solo::Solo;
 use std::{cell::RefCell, time::Duration};
 use tch::Tensor;
 
-/// Elementwise reduction over the ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reduce {
-    Sum,
-    Min,
-    Max,
+/// Identity and limits of a rank of [`Shm`] or [`Gloo`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupOptions {
+    /// This process's rank, `0..size`.
+    pub rank: u32,
+    pub size: u32,
+    /// Longest time that one collective may take before it fails; of [`Shm`] from its start.
+    pub timeout: Duration,
 }
+
+pub type GlooOptions = GroupOptions;
+pub type ShmOptions = GroupOptions;
 
 /// Operations that an H200 does in bf16 while one byte is summed over NVLink: about 450 TFLOP/s at 230 GB/s of gradients.
 const DEVICE_FLOPS_PER_BYTE: f64 = 2000.0;
@@ -157,15 +164,17 @@ pub trait ProcessGroup: Send {
 
 /// Collectives read a tensor's raw storage: a view with gaps would be reduced wrongly or refused deep inside.
 fn check(tensor: &Tensor, operation: &'static str) -> Result<(), CommError> {
-    if !tensor.defined() {
-        Err(CommError::Tensor { operation, found: "an undefined one" })
-    } else if tensor.is_sparse() {
-        Err(CommError::Tensor { operation, found: "a sparse one" })
-    } else if !tensor.is_contiguous() {
-        Err(CommError::Tensor { operation, found: "a view with gaps" })
-    } else {
-        Ok(())
-    }
+    let found = match tensor {
+        _ if !tensor.defined() => "an undefined one",
+        _ if tensor.is_sparse() => "a sparse one",
+        _ if !tensor.is_contiguous() => "a view with gaps",
+        _ => return Ok(()),
+    };
+    Err(CommError::Tensor { operation, found })
+}
+
+fn check_root(root: u32, size: u32) -> Result<(), CommError> {
+    if root < size { Ok(()) } else { Err(CommError::RootOutside { root, size }) }
 }
 
 /// Returns the part of a flat array that belongs to `rank` of `size`.
@@ -237,28 +246,20 @@ impl Work {
 pub struct Pending(RefCell<Vec<Work>>);
 
 impl Pending {
-    /// Adds a collective.
     pub fn keep(&self, work: Work) {
         self.0.borrow_mut().push(work);
     }
 
-    /// Waits for all collectives, as [`Work::wait`].
-    ///
-    /// # Errors
-    /// That of the first collective that failed.
+    /// Waits for all collectives, as [`Work::wait`]. Fails with the first one that failed.
     pub fn wait(&self, timeout: Duration) -> Result<(), CommError> {
         self.0.take().iter().try_for_each(|work| work.wait(timeout))
     }
 
     /// Orders the device's stream after all collectives, as [`Work::order`]. They still have to be waited for.
-    ///
-    /// # Errors
-    /// That of the first collective that failed.
     pub fn order(&self, timeout: Duration) -> Result<(), CommError> {
         self.0.borrow().iter().try_for_each(|work| work.order(timeout))
     }
 
-    /// Drops all collectives without waiting.
     pub fn forget(&self) {
         self.0.take();
     }

@@ -1,6 +1,6 @@
 //! A world of one: every collective is the identity.
 
-use super::{AbortHandle, CommError, ProcessGroup, Reduce, Work, abort::NoopHandle};
+use super::{AbortHandle, CommError, ProcessGroup, Reduce, Work, abort::NoopHandle, check_root};
 use std::time::Duration;
 use tch::Tensor;
 
@@ -26,7 +26,7 @@ impl ProcessGroup for Solo {
     }
 
     fn broadcast(&self, _tensor: &Tensor, root: u32) -> Result<Work, CommError> {
-        if root == 0 { Ok(Work::Done) } else { Err(CommError::RootOutside { root, size: 1 }) }
+        check_root(root, 1).map(|()| Work::Done)
     }
 
     fn barrier(&self, _timeout: Duration) -> Result<(), CommError> {

@@ -22,74 +22,121 @@ fn one(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> TensorResult {
     Ok(call(cx, op, ins)?.swap_remove(0))
 }
 
-macro_rules! unary {
-    ($($(#[$doc:meta])* $name:ident => $variant:ident;)*) => {
+/// Functions of one operation: name and arguments, the operation, its operands.
+macro_rules! operations {
+    ($($(#[$doc:meta])* pub fn $name:ident($($arg:ident: $of:ty),*) => $op:expr, [$($operand:expr),*];)*) => {
         $($(#[$doc])*
-        pub fn $name(cx: &Cx<'_>, x: &Tensor) -> TensorResult {
-            one(cx, Op::Unary(Unary::$variant), &[x])
+        pub fn $name(cx: &Cx<'_>, $($arg: $of),*) -> TensorResult {
+            one(cx, $op, &[$($operand),*])
         })*
     };
 }
 
-unary! {
+operations! {
     /// −x
-    neg => Neg;
-    exp => Exp;
+    pub fn neg(x: &Tensor) => Op::Unary(Unary::Neg), [x];
+    pub fn exp(x: &Tensor) => Op::Unary(Unary::Exp), [x];
     /// Natural logarithm, ln x.
-    log => Log;
+    pub fn log(x: &Tensor) => Op::Unary(Unary::Log), [x];
     /// √x
-    sqrt => Sqrt;
+    pub fn sqrt(x: &Tensor) => Op::Unary(Unary::Sqrt), [x];
     /// x²
-    square => Square;
+    pub fn square(x: &Tensor) => Op::Unary(Unary::Square), [x];
     /// |x|, gradient 0 at 0.
-    abs => Abs;
+    pub fn abs(x: &Tensor) => Op::Unary(Unary::Abs), [x];
     /// 1/x
-    reciprocal => Reciprocal;
+    pub fn reciprocal(x: &Tensor) => Op::Unary(Unary::Reciprocal), [x];
     /// max(x, 0), gradient 0 at 0.
-    relu => Relu;
+    pub fn relu(x: &Tensor) => Op::Unary(Unary::Relu), [x];
     /// x · sigmoid(x)
-    silu => Silu;
+    pub fn silu(x: &Tensor) => Op::Unary(Unary::Silu), [x];
     /// 1/(1+e⁻ˣ)
-    sigmoid => Sigmoid;
+    pub fn sigmoid(x: &Tensor) => Op::Unary(Unary::Sigmoid), [x];
     /// Hyperbolic tangent, elementwise.
-    tanh => Tanh;
+    pub fn tanh(x: &Tensor) => Op::Unary(Unary::Tanh), [x];
     /// ln(1+eˣ), linear above 20.
-    softplus => Softplus;
-}
-
-/// x · Φ(x), exactly or by the tanh formula.
-pub fn gelu(cx: &Cx<'_>, x: &Tensor, approximate_tanh: bool) -> TensorResult {
-    one(cx, Op::Unary(if approximate_tanh { Unary::GeluTanh } else { Unary::Gelu }), &[x])
-}
-
-macro_rules! binary {
-    ($($(#[$doc:meta])* $name:ident => $variant:ident;)*) => {
-        $($(#[$doc])*
-        pub fn $name(cx: &Cx<'_>, a: &Tensor, b: &Tensor) -> TensorResult {
-            one(cx, Op::Binary(Binary::$variant), &[a, b])
-        })*
-    };
-}
-
-binary! {
+    pub fn softplus(x: &Tensor) => Op::Unary(Unary::Softplus), [x];
     /// a + b with broadcasting.
-    add => Add;
+    pub fn add(a: &Tensor, b: &Tensor) => Op::Binary(Binary::Add), [a, b];
     /// a − b with broadcasting.
-    sub => Sub;
+    pub fn sub(a: &Tensor, b: &Tensor) => Op::Binary(Binary::Sub), [a, b];
     /// a · b with broadcasting.
-    mul => Mul;
+    pub fn mul(a: &Tensor, b: &Tensor) => Op::Binary(Binary::Mul), [a, b];
     /// a / b with broadcasting.
-    div => Div;
-}
-
-/// x · by
-pub fn scale(cx: &Cx<'_>, x: &Tensor, by: f64) -> TensorResult {
-    one(cx, Op::Scale { by: by.into() }, &[x])
-}
-
-/// x + by
-pub fn add_scalar(cx: &Cx<'_>, x: &Tensor, by: f64) -> TensorResult {
-    one(cx, Op::AddScalar { by: by.into() }, &[x])
+    pub fn div(a: &Tensor, b: &Tensor) => Op::Binary(Binary::Div), [a, b];
+    /// x · Φ(x), exactly or by the tanh formula.
+    pub fn gelu(x: &Tensor, approximate_tanh: bool)
+        => Op::Unary(if approximate_tanh { Unary::GeluTanh } else { Unary::Gelu }), [x];
+    /// x · by
+    pub fn scale(x: &Tensor, by: f64) => Op::Scale { by: by.into() }, [x];
+    /// x + by
+    pub fn add_scalar(x: &Tensor, by: f64) => Op::AddScalar { by: by.into() }, [x];
+    /// Where x is neither NaN nor infinite; Bool.
+    pub fn is_finite(x: &Tensor) => Op::Test(Test::Finite), [x];
+    /// Where x ≥ bound; Bool.
+    pub fn at_least(x: &Tensor, bound: f64) => Op::Test(Test::AtLeast(bound.into())), [x];
+    /// Where x < bound; Bool.
+    pub fn below(x: &Tensor, bound: f64) => Op::Test(Test::Below(bound.into())), [x];
+    /// Where both are true; broadcasting.
+    pub fn and(a: &Tensor, b: &Tensor) => Op::And, [a, b];
+    /// Where x is false.
+    pub fn not(x: &Tensor) => Op::Not, [x];
+    /// Positions `at` (int64, one axis) of axis `dim`; a position that is taken more than once gets the sum of its gradients.
+    pub fn index_select(x: &Tensor, dim: i64, at: &Tensor) => Op::IndexSelect { axis: dim }, [x, at];
+    /// x as a constant: no gradient flows back.
+    pub fn detach(x: &Tensor) => Op::Detach, [x];
+    /// (…, M, K) × (…, K, N) → (…, M, N); leading axes broadcast.
+    pub fn matmul(a: &Tensor, b: &Tensor) => Op::MatMul { ta: false, tb: false }, [a, b];
+    /// [`matmul`] with the last two axes of an operand swapped first, without a copy.
+    pub fn matmul_t(a: &Tensor, b: &Tensor, ta: bool, tb: bool) => Op::MatMul { ta, tb }, [a, b];
+    /// silu(a) · b for equal shapes.
+    pub fn silu_mul(a: &Tensor, b: &Tensor) => Op::SiluMul, [a, b];
+    /// silu(left half) · right half of the last axis: (…, 2D) → (…, D).
+    pub fn swiglu_gate(x: &Tensor) => Op::SwiGlu, [x];
+    /// Softmax of x along axis `dim`.
+    pub fn softmax(x: &Tensor, dim: i64) => Op::Softmax { axis: dim }, [x];
+    /// Logarithm of the softmax of x along axis `dim`.
+    pub fn log_softmax(x: &Tensor, dim: i64) => Op::LogSoftmax { axis: dim }, [x];
+    /// (x − mean)/√(variance + eps) · w + b over the last axis; w and b of its size.
+    pub fn layer_norm(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64)
+        => Op::LayerNorm { affine: true, eps: eps.into() }, [x, w, b];
+    /// Layer norm over the last axis without weight and bias.
+    pub fn layer_norm_plain(x: &Tensor, eps: f64) => Op::LayerNorm { affine: false, eps: eps.into() }, [x];
+    /// x/√(mean of x² + eps) · w over the last axis; w of its size.
+    pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f64) => Op::RmsNorm { affine: true, eps: eps.into() }, [x, w];
+    /// RMS norm over the last axis without a weight.
+    pub fn rms_norm_plain(x: &Tensor, eps: f64) => Op::RmsNorm { affine: false, eps: eps.into() }, [x];
+    /// Sum over axes; none means x itself.
+    pub fn sum(x: &Tensor, dims: &[i64], keepdim: bool) => Op::Sum { axes: Axes::from_slice(dims), keepdim }, [x];
+    /// Sum of all elements, a tensor of 0 axes.
+    pub fn sum_all(x: &Tensor) => Op::Sum { axes: (0..x.shape().len() as i64).collect(), keepdim: false }, [x];
+    /// Mean over axes; none means x itself.
+    pub fn mean(x: &Tensor, dims: &[i64], keepdim: bool) => Op::Mean { axes: Axes::from_slice(dims), keepdim }, [x];
+    /// Largest element along an axis; the gradient goes to the one libtorch picks among equals.
+    pub fn max_dim(x: &Tensor, dim: i64, keepdim: bool) => Op::MaxDim { axis: dim, keepdim }, [x];
+    /// Axes in another order, as a view.
+    pub fn permute(x: &Tensor, axes: &[i64]) => Op::Permute { axes: Axes::from_slice(axes) }, [x];
+    /// `len` positions of an axis from `start`, as a view.
+    pub fn narrow(x: &Tensor, dim: i64, start: i64, len: i64) => Op::Narrow { axis: dim, start, len }, [x];
+    /// x with axis `dim` reversed.
+    pub fn flip(x: &Tensor, dim: i64) => Op::Flip { axis: dim }, [x];
+    /// x (B,N,H,W) cut into segments of which head h takes the positions h mod r, h mod r + r, … → (B,S,H,L,W), zeros behind the end.
+    /// `segment` is a multiple of the dilation r.
+    pub fn dilate(x: &Tensor, segment: i64, dilation: i64) => Op::Dilate { segment, dilation }, [x];
+    /// Inverse of [`dilate`] to N `tokens`: (B,S,H,L,W) → (B,N,H,W), zeros where a head took nothing.
+    pub fn undilate(x: &Tensor, segment: i64, dilation: i64, tokens: i64)
+        => Op::Undilate { segment, dilation, tokens }, [x];
+    /// Rows of `table` (rows, D) by 64-bit ids of any shape → (…, D). Ids must lie in 0..rows.
+    pub fn embedding(table: &Tensor, ids: &Tensor) => Op::Embedding, [table, ids];
+    /// a where `condition` (Bool) is true, else b; all three broadcast.
+    pub fn where_(condition: &Tensor, a: &Tensor, b: &Tensor) => Op::Where, [condition, a, b];
+    /// Sum over valid cells of d²/2 for |d| ≤ delta, else delta·(|d| − delta/2), with d = prediction − target.
+    ///
+    /// Targets may be NaN where the mask (Bool, true = valid) is false. All three have one shape; the result has 0 axes.
+    pub fn masked_huber(prediction: &Tensor, target: &Tensor, mask: &Tensor, delta: f64)
+        => Op::MaskedHuber { delta: delta.into() }, [prediction, target, mask];
+    /// Sum over valid cells of (prediction − target)². Masks as for [`masked_huber`].
+    pub fn masked_mse(prediction: &Tensor, target: &Tensor, mask: &Tensor) => Op::MaskedMse, [prediction, target, mask];
 }
 
 /// x limited to lo..=hi; the gradient is zero outside.
@@ -101,36 +148,6 @@ pub fn clamp(cx: &Cx<'_>, x: &Tensor, lo: f64, hi: f64) -> TensorResult {
 /// Casts x to another element kind; returns x itself if it has that kind already.
 pub fn cast(cx: &Cx<'_>, x: &Tensor, to: Kind) -> TensorResult {
     if x.kind() == to { Ok(x.clone()) } else { one(cx, Op::Cast { to }, &[x]) }
-}
-
-/// Where x is neither NaN nor infinite; Bool.
-pub fn is_finite(cx: &Cx<'_>, x: &Tensor) -> TensorResult {
-    one(cx, Op::Test(Test::Finite), &[x])
-}
-
-/// Where x ≥ bound; Bool.
-pub fn at_least(cx: &Cx<'_>, x: &Tensor, bound: f64) -> TensorResult {
-    one(cx, Op::Test(Test::AtLeast(bound.into())), &[x])
-}
-
-/// Where x < bound; Bool.
-pub fn below(cx: &Cx<'_>, x: &Tensor, bound: f64) -> TensorResult {
-    one(cx, Op::Test(Test::Below(bound.into())), &[x])
-}
-
-/// Where both are true; broadcasting.
-pub fn and(cx: &Cx<'_>, a: &Tensor, b: &Tensor) -> TensorResult {
-    one(cx, Op::And, &[a, b])
-}
-
-/// Where x is false.
-pub fn not(cx: &Cx<'_>, x: &Tensor) -> TensorResult {
-    one(cx, Op::Not, &[x])
-}
-
-/// Positions `at` (int64, one axis) of axis `dim`; a position that is taken more than once gets the sum of its gradients.
-pub fn index_select(cx: &Cx<'_>, x: &Tensor, dim: i64, at: &Tensor) -> TensorResult {
-    one(cx, Op::IndexSelect { axis: dim }, &[x, at])
 }
 
 /// x where `keep` (Bool, x's shape) is true, else 0, also where x is NaN. No gradient flows back: an `x` that asks for one is
@@ -178,11 +195,6 @@ pub fn update_loss_scale(cx: &Cx<'_>, scale: &LossScale, taken: &Tensor) -> Resu
     call(cx, op, &[&state[0], &state[1], &refused]).map(|_| ())
 }
 
-/// x as a constant: no gradient flows back.
-pub fn detach(cx: &Cx<'_>, x: &Tensor) -> TensorResult {
-    one(cx, Op::Detach, &[x])
-}
-
 /// x Wᵀ + b for x (…, in), w (out, in), b (out) → (…, out).
 pub fn linear(cx: &Cx<'_>, x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> TensorResult {
     match b {
@@ -191,61 +203,11 @@ pub fn linear(cx: &Cx<'_>, x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Tensor
     }
 }
 
-/// (…, M, K) × (…, K, N) → (…, M, N); leading axes broadcast.
-pub fn matmul(cx: &Cx<'_>, a: &Tensor, b: &Tensor) -> TensorResult {
-    one(cx, Op::MatMul { ta: false, tb: false }, &[a, b])
-}
-
-/// [`matmul`] with the last two axes of an operand swapped first, without a copy.
-pub fn matmul_t(cx: &Cx<'_>, a: &Tensor, b: &Tensor, ta: bool, tb: bool) -> TensorResult {
-    one(cx, Op::MatMul { ta, tb }, &[a, b])
-}
-
-/// silu(a) · b for equal shapes.
-pub fn silu_mul(cx: &Cx<'_>, a: &Tensor, b: &Tensor) -> TensorResult {
-    one(cx, Op::SiluMul, &[a, b])
-}
-
-/// silu(left half) · right half of the last axis: (…, 2D) → (…, D).
-pub fn swiglu_gate(cx: &Cx<'_>, x: &Tensor) -> TensorResult {
-    one(cx, Op::SwiGlu, &[x])
-}
-
 /// The SwiGLU feed-forward without biases: x (…, D), w_in (2·hidden, D) with gate rows first, w_out (D, hidden).
 pub fn swiglu(cx: &Cx<'_>, x: &Tensor, w_in: &Tensor, w_out: &Tensor) -> TensorResult {
     let both = linear(cx, x, w_in, None)?;
     let gated = swiglu_gate(cx, &both)?;
     linear(cx, &gated, w_out, None)
-}
-
-/// Softmax of x along axis `dim`.
-pub fn softmax(cx: &Cx<'_>, x: &Tensor, dim: i64) -> TensorResult {
-    one(cx, Op::Softmax { axis: dim }, &[x])
-}
-
-/// Logarithm of the softmax of x along axis `dim`.
-pub fn log_softmax(cx: &Cx<'_>, x: &Tensor, dim: i64) -> TensorResult {
-    one(cx, Op::LogSoftmax { axis: dim }, &[x])
-}
-
-/// (x − mean)/√(variance + eps) · w + b over the last axis; w and b of its size.
-pub fn layer_norm(cx: &Cx<'_>, x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> TensorResult {
-    one(cx, Op::LayerNorm { affine: true, eps: eps.into() }, &[x, w, b])
-}
-
-/// Layer norm over the last axis without weight and bias.
-pub fn layer_norm_plain(cx: &Cx<'_>, x: &Tensor, eps: f64) -> TensorResult {
-    one(cx, Op::LayerNorm { affine: false, eps: eps.into() }, &[x])
-}
-
-/// x/√(mean of x² + eps) · w over the last axis; w of its size.
-pub fn rms_norm(cx: &Cx<'_>, x: &Tensor, w: &Tensor, eps: f64) -> TensorResult {
-    one(cx, Op::RmsNorm { affine: true, eps: eps.into() }, &[x, w])
-}
-
-/// RMS norm over the last axis without a weight.
-pub fn rms_norm_plain(cx: &Cx<'_>, x: &Tensor, eps: f64) -> TensorResult {
-    one(cx, Op::RmsNorm { affine: false, eps: eps.into() }, &[x])
 }
 
 /// x + branch and its norm, as one operation: (sum, norm). With `b` a layer norm, else an RMS norm; weights as there.
@@ -280,37 +242,12 @@ pub fn gated_norm(
     one(cx, op, &ins)
 }
 
-/// Sum over axes; none means x itself.
-pub fn sum(cx: &Cx<'_>, x: &Tensor, dims: &[i64], keepdim: bool) -> TensorResult {
-    one(cx, Op::Sum { axes: Axes::from_slice(dims), keepdim }, &[x])
-}
-
-/// Sum of all elements, a tensor of 0 axes.
-pub fn sum_all(cx: &Cx<'_>, x: &Tensor) -> TensorResult {
-    one(cx, Op::Sum { axes: (0..x.shape().len() as i64).collect(), keepdim: false }, &[x])
-}
-
-/// Mean over axes; none means x itself.
-pub fn mean(cx: &Cx<'_>, x: &Tensor, dims: &[i64], keepdim: bool) -> TensorResult {
-    one(cx, Op::Mean { axes: Axes::from_slice(dims), keepdim }, &[x])
-}
-
-/// Largest element along an axis; the gradient goes to the one libtorch picks among equals.
-pub fn max_dim(cx: &Cx<'_>, x: &Tensor, dim: i64, keepdim: bool) -> TensorResult {
-    one(cx, Op::MaxDim { axis: dim, keepdim }, &[x])
-}
-
 /// x in another shape; one size may be −1.
 pub fn reshape(cx: &Cx<'_>, x: &Tensor, shape: &[i64]) -> TensorResult {
     if x.shape() == shape {
         return Ok(x.clone());
     }
     one(cx, Op::Reshape { shape: Axes::from_slice(shape) }, &[x])
-}
-
-/// Axes in another order, as a view.
-pub fn permute(cx: &Cx<'_>, x: &Tensor, axes: &[i64]) -> TensorResult {
-    one(cx, Op::Permute { axes: Axes::from_slice(axes) }, &[x])
 }
 
 /// Two axes swapped, as a view.
@@ -320,11 +257,6 @@ pub fn transpose(cx: &Cx<'_>, x: &Tensor, a: i64, b: i64) -> TensorResult {
     let mut axes: Axes = (0..rank as i64).collect();
     axes.swap(at(a)?, at(b)?);
     one(cx, Op::Permute { axes }, &[x])
-}
-
-/// `len` positions of an axis from `start`, as a view.
-pub fn narrow(cx: &Cx<'_>, x: &Tensor, dim: i64, start: i64, len: i64) -> TensorResult {
-    one(cx, Op::Narrow { axis: dim, start, len }, &[x])
 }
 
 /// Parts of the given sizes along an axis, as views. One record instead of several [`narrow`].
@@ -388,32 +320,6 @@ pub fn squeeze(cx: &Cx<'_>, x: &Tensor, dim: i64) -> TensorResult {
     let mut shape = Axes::from_slice(x.shape());
     shape.remove(at);
     one(cx, Op::Reshape { shape }, &[x])
-}
-
-/// x with axis `dim` reversed.
-pub fn flip(cx: &Cx<'_>, x: &Tensor, dim: i64) -> TensorResult {
-    one(cx, Op::Flip { axis: dim }, &[x])
-}
-
-/// x (B,N,H,W) cut into segments of which head h takes the positions h mod r, h mod r + r, … → (B,S,H,L,W), zeros behind the end.
-/// `segment` is a multiple of the dilation r.
-pub fn dilate(cx: &Cx<'_>, x: &Tensor, segment: i64, dilation: i64) -> TensorResult {
-    one(cx, Op::Dilate { segment, dilation }, &[x])
-}
-
-/// Inverse of [`dilate`] to N `tokens`: (B,S,H,L,W) → (B,N,H,W), zeros where a head took nothing.
-pub fn undilate(cx: &Cx<'_>, x: &Tensor, segment: i64, dilation: i64, tokens: i64) -> TensorResult {
-    one(cx, Op::Undilate { segment, dilation, tokens }, &[x])
-}
-
-/// Rows of `table` (rows, D) by 64-bit ids of any shape → (…, D). Ids must lie in 0..rows.
-pub fn embedding(cx: &Cx<'_>, table: &Tensor, ids: &Tensor) -> TensorResult {
-    one(cx, Op::Embedding, &[table, ids])
-}
-
-/// a where `condition` (Bool) is true, else b; all three broadcast.
-pub fn where_(cx: &Cx<'_>, condition: &Tensor, a: &Tensor, b: &Tensor) -> TensorResult {
-    one(cx, Op::Where, &[condition, a, b])
 }
 
 /// Zeroes elements at rate `p` and scales the rest by 1/(1−p); x itself outside training or at rate 0.
@@ -493,18 +399,6 @@ pub fn sdpa_scored(
         Some(bias) => one(cx, Op::Sdpa { mask, bias: true, score }, &[q, k, v, bias]),
         None => one(cx, Op::Sdpa { mask, bias: false, score }, &[q, k, v]),
     }
-}
-
-/// Sum over valid cells of d²/2 for |d| ≤ delta, else delta·(|d| − delta/2), with d = prediction − target.
-///
-/// Targets may be NaN where the mask (Bool, true = valid) is false. All three have one shape; the result has 0 axes.
-pub fn masked_huber(cx: &Cx<'_>, prediction: &Tensor, target: &Tensor, mask: &Tensor, delta: f64) -> TensorResult {
-    one(cx, Op::MaskedHuber { delta: delta.into() }, &[prediction, target, mask])
-}
-
-/// Sum over valid cells of (prediction − target)². Masks as for [`masked_huber`].
-pub fn masked_mse(cx: &Cx<'_>, prediction: &Tensor, target: &Tensor, mask: &Tensor) -> TensorResult {
-    one(cx, Op::MaskedMse, &[prediction, target, mask])
 }
 
 /// Sum over rows of log Σ exp(logits) − logit of the target, for logits (…, C) and 64-bit ids (…); rows whose target is

@@ -14,7 +14,6 @@ const DIFFERENCES_LISTED: usize = 4;
 /// Name, shape and kind of a tensor.
 pub type ExpectedTensor = (String, Vec<i64>, Kind);
 
-/// State that is sharded over the ranks.
 #[derive(Debug, Default)]
 pub struct ShardedTensors {
     /// Whole tensors that the checkpoint must hold.
@@ -33,9 +32,6 @@ pub fn load(path: &Path, wanted: &[ExpectedTensor]) -> Result<BTreeMap<String, T
 
 /// Runs [`load`] and also reads every tensor whose name begins with one of `prefixes`, of any shape and dtype. These
 /// tensors are optional.
-///
-/// # Errors
-/// As `load`.
 pub fn load_with(
     path: &Path,
     wanted: &[ExpectedTensor],
@@ -47,9 +43,6 @@ pub fn load_with(
 /// Runs [`load_with`] and reuses the memory of `own` for tensors of the same name, shape and dtype. Of `shared` only
 /// this rank's boxes are read, into their own memory; tensors of it whose names begin with a prefix may be missing.
 /// After an error the contents are undefined.
-///
-/// # Errors
-/// As `load`.
 pub fn load_over(
     path: &Path,
     wanted: &[ExpectedTensor],
@@ -61,9 +54,6 @@ pub fn load_over(
 }
 
 /// Runs [`load_with`] on a checkpoint that may hold other tensors too.
-///
-/// # Errors
-/// As `load`.
 pub fn load_part(
     path: &Path,
     wanted: &[ExpectedTensor],
@@ -84,7 +74,6 @@ pub fn load_into<'a>(
     read_all(checkpoint, tensors.map(|(fqn, tensor)| (fqn, None, tensor)))
 }
 
-/// Reads tensors and boxes of tensors.
 fn read_all<'a>(
     checkpoint: &Checkpoint,
     tensors: impl Iterator<Item = (&'a str, Option<Region>, &'a mut Tensor)>,

@@ -30,13 +30,10 @@ pub struct Named {
 /// A box of a tensor that only this rank has.
 #[derive(Debug)]
 pub struct Placed {
-    /// Name of the tensor.
     pub fqn: String,
-    /// Shape of the tensor.
     pub global: Vec<i64>,
     /// Offset of the box in the tensor.
     pub offsets: Vec<i64>,
-    /// Values of the box.
     pub tensor: tch::Tensor,
 }
 

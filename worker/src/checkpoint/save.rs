@@ -38,9 +38,6 @@ impl ShardContent {
     }
 
     /// Selects the boxes like [`ShardContent::of`], and reuses the plan of the previous save.
-    ///
-    /// # Errors
-    /// As [`ShardContent::of`].
     pub fn planned(
         items: &[Named],
         own: &[Placed],

@@ -43,7 +43,6 @@ pub struct StagingMemory {
     pub page: ControlPage<'static>,
 }
 
-/// Location of a staged shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StagedSnapshot {
     /// Offset in the memory.
@@ -79,10 +78,8 @@ struct Snapshot {
 enum SnapshotState {
     #[default]
     Absent,
-    /// A thread allocates the pages.
     Allocating(JoinHandle<io::Result<(PinnedBuffer, Result<(), ShimError>)>>),
     Allocated(PinnedBuffer),
-    /// The device copies to the snapshot.
     Filling(PendingCopy),
 }
 

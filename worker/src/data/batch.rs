@@ -66,9 +66,6 @@ impl<'a> View<'a> {
     /// Gathers `rows` into tensors on the host, in pinned memory when `pin` names a CUDA device. Every value is written
     /// once. The tensors are parts of one buffer, which is copied to a device as a whole. Rows from `real` on are
     /// padding: their target mask is zero.
-    ///
-    /// # Errors
-    /// [`DataError::Tensor`] when libtorch cannot make the tensors.
     pub fn gather(&self, rows: &[u64], real: usize, pin: Device) -> Result<Batch, DataError> {
         let failed = |source| DataError::Tensor { rows: rows.len(), width: self.inputs + self.outputs, source };
         let parts = BatchLayout::of(rows.len(), self.inputs, self.outputs, !self.weight.is_empty());
@@ -171,9 +168,6 @@ pub struct Batch {
 
 impl Batch {
     /// Copies the batch to `device`; the copy overlaps with computation when the host memory is pinned.
-    ///
-    /// # Errors
-    /// Errors of libtorch, usually exhausted device memory.
     pub fn to_device(&self, device: Device) -> Result<Self, tch::TchError> {
         if self.x.device() == device {
             return Ok(self.shallow_clone());
@@ -185,15 +179,12 @@ impl Batch {
                 let views = parts.views(&bytes)?;
                 (Some((bytes, *parts)), views)
             }
-            None => (None, [move_one(&self.x)?, move_one(&self.x_mask)?, move_one(&self.y)?, move_one(&self.y_mask)?]),
+            None => (None, self.each(move_one)?),
         };
         Ok(Self { x, x_mask, y, y_mask, whole, rows: Arc::clone(&self.rows), real: self.real })
     }
 
     /// Returns the slots in which a valid cell is not finite. Waits for the device.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn not_finite(&self) -> Result<Vec<usize>, tch::TchError> {
         let bad = |values: &Tensor, valid: &Tensor| {
             values.f_isfinite()?.f_logical_not()?.f_logical_and(valid)?.f_any_dim(1, false)
@@ -204,63 +195,42 @@ impl Batch {
     }
 
     /// Excludes these slots in place: all their cells become invalid and zero.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn leave_out(&self, slots: &[usize]) -> Result<(), tch::TchError> {
         if slots.is_empty() {
             return Ok(());
         }
         let slots: Vec<i64> = slots.iter().map(|&slot| slot as i64).collect();
         let slots = Tensor::f_from_slice(&slots)?.f_to_device(self.x.device())?;
-        for tensor in [&self.x, &self.x_mask, &self.y, &self.y_mask] {
+        for tensor in self.tensors() {
             let _ = tensor.shallow_clone().f_index_fill_(0, &slots, 0)?;
         }
         Ok(())
     }
 
-    /// Returns a batch with the same tensors.
-    pub fn shallow_clone(&self) -> Self {
-        let share = |tensor: &Tensor| tensor.shallow_clone();
-        let x = share(&self.x);
-        let x_mask = share(&self.x_mask);
-        Self {
-            x,
-            x_mask,
-            y: share(&self.y),
-            y_mask: share(&self.y_mask),
-            whole: self.whole.as_ref().map(|(bytes, parts)| (share(bytes), *parts)),
-            rows: Arc::clone(&self.rows),
-            real: self.real,
-        }
+    fn tensors(&self) -> [&Tensor; 4] {
+        [&self.x, &self.x_mask, &self.y, &self.y_mask]
     }
 
-    /// Returns a batch with copies of the tensors.
-    ///
-    /// # Errors
-    /// Errors of libtorch, usually exhausted memory.
+    fn each(&self, convert: impl Fn(&Tensor) -> Result<Tensor, tch::TchError>) -> Result<[Tensor; 4], tch::TchError> {
+        Ok([convert(&self.x)?, convert(&self.x_mask)?, convert(&self.y)?, convert(&self.y_mask)?])
+    }
+
+    pub fn shallow_clone(&self) -> Self {
+        let [x, x_mask, y, y_mask] = self.tensors().map(Tensor::shallow_clone);
+        let whole = self.whole.as_ref().map(|(bytes, parts)| (bytes.shallow_clone(), *parts));
+        Self { x, x_mask, y, y_mask, whole, rows: Arc::clone(&self.rows), real: self.real }
+    }
+
     pub fn duplicate(&self) -> Result<Self, tch::TchError> {
-        let x = duplicate(&self.x)?;
-        let x_mask = duplicate(&self.x_mask)?;
-        let y = duplicate(&self.y)?;
-        let y_mask = duplicate(&self.y_mask)?;
+        let [x, x_mask, y, y_mask] = self.each(duplicate)?;
         Ok(Self { x, x_mask, y, y_mask, whole: None, rows: Arc::clone(&self.rows), real: self.real })
     }
 
-    /// Returns rows `start..start + len` as views.
-    ///
-    /// # Errors
-    /// Errors of libtorch, when the range is outside the batch.
     pub fn narrow(&self, start: i64, len: i64) -> Result<Self, tch::TchError> {
-        Ok(Self {
-            x: self.x.f_narrow(0, start, len)?,
-            x_mask: self.x_mask.f_narrow(0, start, len)?,
-            y: self.y.f_narrow(0, start, len)?,
-            y_mask: self.y_mask.f_narrow(0, start, len)?,
-            whole: None,
-            rows: self.rows.get(start as usize..(start + len) as usize).unwrap_or_default().into(),
-            real: self.real.saturating_sub(start as usize).min(len as usize),
-        })
+        let [x, x_mask, y, y_mask] = self.each(|tensor| tensor.f_narrow(0, start, len))?;
+        let rows = self.rows.get(start as usize..(start + len) as usize).unwrap_or_default().into();
+        let real = self.real.saturating_sub(start as usize).min(len as usize);
+        Ok(Self { x, x_mask, y, y_mask, whole: None, rows, real })
     }
 }
 

@@ -8,7 +8,6 @@ use super::permutation::Permutation;
 use enn_common::mix::mix;
 use enn_common::staged::mix::draws;
 
-/// Sources with their weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mix {
     parts: Vec<MixSource>,

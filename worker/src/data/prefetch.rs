@@ -27,10 +27,8 @@ pub trait Arrays: Send + Sync + 'static {
     fn view(&self) -> Result<View<'_>, DataError>;
 }
 
-/// Work of a prefetch thread.
 pub struct Plan {
     pub arrays: Arc<dyn Arrays>,
-    /// Rows of the training split.
     pub rows: Arc<RowIndex>,
     pub sampler: Sampler,
     /// Epoch at which the thread ends.

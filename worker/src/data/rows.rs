@@ -36,7 +36,6 @@ impl RowIndex {
         }
     }
 
-    /// Whether the split has no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -24,11 +24,8 @@ pub struct Sampler {
     pub rows: u64,
     /// Samples per optimizer step over all ranks, at least 1.
     pub batch: u64,
-    /// Seed of the order.
     pub seed: u64,
-    /// Index of this rank.
     pub rank: u64,
-    /// Number of ranks.
     pub world: u64,
     /// Micro-batches per rank and step, at least 1.
     pub accumulation: u64,
@@ -36,7 +33,6 @@ pub struct Sampler {
     pub mix: Option<Arc<Mix>>,
 }
 
-/// Order of one epoch.
 struct EpochOrder<'a> {
     permutation: Permutation,
     sampler: &'a Sampler,
@@ -62,7 +58,6 @@ pub struct RankBatch {
 }
 
 impl Sampler {
-    /// Returns the number of optimizer steps per epoch.
     pub fn steps_per_epoch(&self) -> u64 {
         self.rows.div_ceil(self.batch)
     }
@@ -72,7 +67,6 @@ impl Sampler {
         self.micro_slots() * self.accumulation
     }
 
-    /// Returns the number of slots of one micro-batch.
     pub fn micro_slots(&self) -> u64 {
         self.batch.div_ceil(self.world).div_ceil(self.accumulation)
     }
@@ -107,7 +101,6 @@ impl Sampler {
         RankBatch { ordinals, real }
     }
 
-    /// Returns the position after one step.
     pub fn after(&self, position: Position) -> Position {
         if position.step + 1 < self.steps_per_epoch() {
             Position { step: position.step + 1, ..position }

@@ -46,11 +46,9 @@ pub struct ExportedModel<'a> {
     pub model: &'a Model,
     /// Weights on the CPU.
     pub params: &'a Params,
-    /// Shape of the output.
     pub out_shape: &'a [usize],
     /// Cells (O) without any training target; their outputs are NaN.
     pub blind: Option<Raw>,
-    /// Outputs besides the prediction.
     pub extras: Extras,
     /// Rules for valid numbers of the input; without rules all finite numbers are valid.
     pub screen: Option<Screen>,

@@ -7,7 +7,6 @@ use enn_core::{
 };
 use enn_model::model::ModelError;
 
-/// Errors of the export of a model.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The forward pass itself failed.
@@ -19,10 +18,8 @@ pub enum ExportError {
     /// libtorch failed to read a tensor.
     #[error("a tensor of the model: {0}")]
     Torch(#[from] tch::TchError),
-    /// The graph is inconsistent.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// An operation that cannot be exported.
     #[error("{op} at {place} cannot be exported: {why}\nhint: the nearest operation that can be exported: {instead}")]
     Unsupported {
         op: String,
@@ -42,7 +39,6 @@ pub enum ExportError {
         place: String,
         found: String,
     },
-    /// A dtype that exported graphs do not have.
     #[error(
         "{place}: {kind:?} cannot be stored in an exported graph, expected f32, f64, i64 or bool\nhint: functional::cast to f32"
     )]

@@ -72,14 +72,9 @@ impl Screen {
     pub(super) fn admitted(&self, cx: &Cx<'_>, x: &Tensor) -> Result<(Tensor, Tensor), OpError> {
         let finite = functional::is_finite(cx, x)?;
         let mut valid = finite.clone();
-        let reaches = |low: &Raw| {
-            let above = functional::sub(cx, x, &cx.constant(low.shallow_clone()))?;
-            functional::at_least(cx, &above, 0.0)
-        };
-        let keeps = |high: &Raw| {
-            let room = functional::sub(cx, &cx.constant(high.shallow_clone()), x)?;
-            functional::at_least(cx, &room, 0.0)
-        };
+        let constant = |raw: &Raw| cx.constant(raw.shallow_clone());
+        let reaches = |low: &Raw| functional::at_least(cx, &functional::sub(cx, x, &constant(low))?, 0.0);
+        let keeps = |high: &Raw| functional::at_least(cx, &functional::sub(cx, &constant(high), x)?, 0.0);
         if let Some(low) = &self.low {
             valid = functional::and(cx, &valid, &reaches(low)?)?;
         }
@@ -89,12 +84,12 @@ impl Screen {
         for token in &self.missing {
             let from = functional::at_least(cx, x, token.value)?;
             let is_it = functional::and(cx, &from, &functional::below(cx, x, token.above)?)?;
-            let is_token = functional::and(cx, &is_it, &cx.constant(token.columns.shallow_clone()))?;
+            let is_token = functional::and(cx, &is_it, &constant(&token.columns))?;
             valid = functional::and(cx, &valid, &functional::not(cx, &is_token)?)?;
         }
         let Some([low, high]) = &self.nearest else { return Ok((x.clone(), valid)) };
-        let lowest = cx.constant(low.shallow_clone());
-        let highest = cx.constant(high.shallow_clone());
+        let lowest = constant(low);
+        let highest = constant(high);
         let near = functional::where_(cx, &reaches(low)?, x, &lowest)?;
         let near = functional::where_(cx, &keeps(high)?, &near, &highest)?;
         // NaN and infinities are not clamped.

@@ -25,7 +25,6 @@ pub(super) struct Recording<'p> {
     pub(super) outputs: Vec<(String, Val)>,
 }
 
-/// Builds the graph from both recordings.
 pub(super) fn graph(recordings: &[Recording<'_>; 2], params: &Params) -> Result<Graph, ExportError> {
     let [a, b] = recordings;
     a.cx.with_program(|first| b.cx.with_program(|second| Tracer::new(a, [first, second], params).trace()))

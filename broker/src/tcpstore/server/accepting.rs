@@ -24,7 +24,6 @@ pub(super) struct ListenSocket {
 }
 
 impl StoreServer {
-    /// Accepts at most `max` connections.
     pub(super) fn accept(&mut self, max: usize, now: Instant) {
         let mut left = max;
         for at in 0..self.listen_sockets.len() {

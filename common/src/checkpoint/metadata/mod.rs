@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 pub use read::MetadataError;
 
-/// The global metadata of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Metadata {
     /// Tensors by fully qualified name.
@@ -53,7 +52,6 @@ pub struct StoredChunk {
     pub place: StoredPlace,
 }
 
-/// Where an item is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredPlace {
     /// File, relative to the checkpoint's directory.
@@ -67,23 +65,12 @@ pub struct StoredPlace {
 /// Why the tables of the ranks do not make one checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
-    /// Two ranks wrote the same file.
     #[error("two ranks say that they wrote {file}")]
     SameFile { file: String },
-    /// A file name that leaves the directory.
     #[error("the shard name {file:?} is not a plain file name")]
     FileName { file: String },
-    /// Ranks disagree on a tensor.
     #[error("tensor {fqn}: {file} says {found}, another shard says {expected}")]
-    Disagree {
-        fqn: String,
-        file: String,
-        /// Type and shape it gives.
-        found: String,
-        /// Type and shape given before.
-        expected: String,
-    },
-    /// The boxes of a tensor have a hole or overlap.
+    Disagree { fqn: String, file: String, found: String, expected: String },
     #[error("tensor {fqn}: {source}")]
     Coverage { fqn: String, source: Box<CoverageError> },
     /// A value is in two shards, or a name is a tensor in one and a value in the other.
@@ -193,7 +180,6 @@ impl Metadata {
         Ok(())
     }
 
-    /// Bytes of all tensors.
     pub fn tensor_bytes(&self) -> u64 {
         let bytes = |tensor: &TensorEntry| {
             Region::whole(&tensor.shape).volume().saturating_mul(tensor.element().map_or(0, Element::bytes))

@@ -13,30 +13,20 @@ use std::collections::{BTreeMap, HashMap};
 /// Why `.metadata` was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataError {
-    /// Not a pickle that we read.
     #[error(transparent)]
     Pickle(#[from] UnpickleError),
-    /// A field is missing or of another kind.
     #[error("{name} has no {field} that can be read")]
-    Field {
-        /// Tensor, value or part of the metadata.
-        name: String,
-        field: &'static str,
-    },
-    /// A chunk or value is listed without a place in a file.
+    Field { name: String, field: &'static str },
     #[error("{name} at {offsets:?} is listed, but no file holds it")]
     NoPlace {
         name: String,
         /// Beginning of the chunk; empty for a value.
         offsets: Vec<u64>,
     },
-    /// A tensor or value is said to lie outside.
     #[error("{name} is said to lie elsewhere: {source}")]
     Path { name: String, source: PathError },
-    /// The format is another one.
     #[error("found version {found:?}, expected {VERSION_MAJOR}.…; hint: copy it with the PyTorch that wrote it")]
     Version { found: String },
-    /// Two ranks give a tensor another type or shape.
     #[error("two ranks disagree on the type or shape of {name}")]
     Disagree { name: String },
 }
@@ -54,7 +44,6 @@ const TRANSFORMS_MAX: usize = 16;
 type StoredPlaces = HashMap<(String, Option<Vec<u64>>), StoredPlace>;
 
 impl Metadata {
-    /// Reads the bytes of `.metadata`.
     pub fn parse(bytes: &[u8]) -> Result<Self, MetadataError> {
         let tree = unpickle(bytes, METADATA_GLOBALS)?;
         let version = tree.field(tree.root, "version", 4).and_then(|id| tree.text(id));

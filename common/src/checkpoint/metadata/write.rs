@@ -19,11 +19,11 @@ impl Metadata {
         let mut out = Pickler::with_capacity(Protocol::Four, chunks * CHUNK_BYTES + names * NAME_BYTES);
         object(&mut out, CLASSES, "Metadata", |out| {
             out.field("state_dict_metadata");
-            dict(out, |out| self.write_entries(out));
+            out.dict(|out| self.write_entries(out));
             out.field("planner_data");
-            dict(out, |out| self.write_paths(out));
+            out.dict(|out| self.write_paths(out));
             out.field("storage_data");
-            dict(out, |out| self.write_places(out));
+            out.dict(|out| self.write_places(out));
             out.field("storage_meta");
             object(out, CLASSES, "StorageMeta", |out| {
                 out.field("checkpoint_id");
@@ -57,16 +57,14 @@ impl Metadata {
     fn write_paths(&self, out: &mut Pickler) {
         for fqn in self.tensors.keys().chain(self.values.keys()) {
             out.text(fqn);
-            out.mark();
-            match self.paths.get(fqn) {
+            out.tuple(|out| match self.paths.get(fqn) {
                 Some(parts) => parts.iter().for_each(|part| match part {
                     PathPart::Key(key) => out.text(key),
                     PathPart::Number(number) => out.text(&number.to_string()),
                     PathPart::Index(index) => out.count(*index),
                 }),
                 None => path_of(fqn).iter().for_each(|part| out.text(part)),
-            }
-            out.tuple();
+            });
         }
     }
 
@@ -104,17 +102,16 @@ fn write_tensor(out: &mut Pickler, tensor: &TensorEntry) {
         out.field("size");
         write_size(out, &tensor.shape);
         out.field("chunks");
-        out.empty_list();
-        out.mark();
-        for chunk in &tensor.chunks {
-            object(out, CLASSES, "ChunkStorageMetadata", |out| {
-                out.field("offsets");
-                write_size(out, &chunk.region.offsets);
-                out.field("sizes");
-                write_size(out, &chunk.region.sizes);
-            });
-        }
-        out.appends();
+        out.list(|out| {
+            for chunk in &tensor.chunks {
+                object(out, CLASSES, "ChunkStorageMetadata", |out| {
+                    out.field("offsets");
+                    write_size(out, &chunk.region.offsets);
+                    out.field("sizes");
+                    write_size(out, &chunk.region.sizes);
+                });
+            }
+        });
     });
 }
 
@@ -122,23 +119,23 @@ fn write_tensor(out: &mut Pickler, tensor: &TensorEntry) {
 fn write_properties(out: &mut Pickler, element: Option<Element>) {
     out.global(CLASSES, "TensorProperties");
     out.new_object();
-    out.mark();
-    out.global("torch", element.map_or("float32", Element::torch));
-    out.once("layout", |out| {
-        out.global("torch.serialization", "_get_layout");
-        out.text("torch.strided");
-        out.tuple1();
-        out.call();
+    out.tuple(|out| {
+        out.global("torch", element.map_or("float32", Element::torch));
+        out.once("layout", |out| {
+            out.global("torch.serialization", "_get_layout");
+            out.text("torch.strided");
+            out.tuple1();
+            out.call();
+        });
+        out.bool(false);
+        out.once("memory format", |out| {
+            out.global(CLASSES, "_MEM_FORMAT_ENCODING");
+            out.int(0);
+            out.tuple1();
+            out.call();
+        });
+        out.bool(false);
     });
-    out.bool(false);
-    out.once("memory format", |out| {
-        out.global(CLASSES, "_MEM_FORMAT_ENCODING");
-        out.int(0);
-        out.tuple1();
-        out.call();
-    });
-    out.bool(false);
-    out.tuple();
     out.build();
 }
 
@@ -176,25 +173,14 @@ fn write_place(out: &mut Pickler, place: &StoredPlace) {
         out.count(place.length);
         if !place.transforms.is_empty() {
             out.field("transform_descriptors");
-            out.empty_list();
-            out.mark();
-            place.transforms.iter().for_each(|transform| out.text(transform));
-            out.appends();
+            out.list(|out| place.transforms.iter().for_each(|transform| out.text(transform)));
         }
     });
 }
 
-/// An object with its fields.
 fn object(out: &mut Pickler, module: &'static str, name: &'static str, fields: impl FnOnce(&mut Pickler)) {
     out.global(module, name);
     out.new_object();
-    dict(out, fields);
+    out.dict(fields);
     out.build();
-}
-
-fn dict(out: &mut Pickler, items: impl FnOnce(&mut Pickler)) {
-    out.empty_dict();
-    out.mark();
-    items(out);
-    out.set_items();
 }

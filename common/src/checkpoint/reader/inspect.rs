@@ -19,7 +19,6 @@ const BLOCK_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, Default)]
 pub struct Inspection {
-    /// All that is wrong.
     pub problems: Vec<ReadError>,
     /// Chunks and values whose bytes were compared with a checksum.
     pub checked: u64,
@@ -95,9 +94,6 @@ impl Checkpoint {
     }
 
     /// Reads a tensor and compares it with its checksums, without keeping it.
-    ///
-    /// # Errors
-    /// When a chunk is missing or damaged.
     pub(in crate::checkpoint) fn check_tensor(&self, fqn: &str) -> Result<(), ReadError> {
         let entry = self.entry(fqn)?;
         check_coverage(&self.dir, fqn, entry)?;
@@ -115,13 +111,7 @@ impl Checkpoint {
         chunk: &StoredChunk,
         progress: &mut dyn FnMut(u64),
     ) -> Result<bool, CopyError> {
-        let bytes = chunk.region.volume().saturating_mul(entry.element().map_or(16, Element::bytes));
-        let (file, place) = self.open_item(&chunk.place, bytes.saturating_add(PICKLE_BYTES_MAX))?;
-        let stored = StoredItem::open(&file.0, file.1, &place)?.tensor()?;
-        if stored.element.torch() != entry.dtype || stored.sizes != chunk.region.sizes {
-            let found = format!("a {} of size {:?}", stored.element.torch(), stored.sizes);
-            return Err(ItemError::Mismatch { found }.into());
-        }
+        let (file, stored) = self.open_tensor(chunk, &entry.dtype, entry.element().map_or(16, Element::bytes))?;
         let mut hasher = crc32fast::Hasher::new();
         let mut at = 0;
         let mut block = vec![0; usize::try_from(BLOCK_BYTES.min(stored.bytes)).unwrap_or_default()];

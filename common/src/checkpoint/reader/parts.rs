@@ -8,7 +8,7 @@ use crate::checkpoint::{
     boxes::{Region, runs},
     element::Element,
     metadata::StoredChunk,
-    stored::{ItemError, StoredTensor, check_crc},
+    stored::{ItemError, StoredTensor},
 };
 use std::{fs::File, os::unix::fs::FileExt};
 
@@ -63,9 +63,7 @@ impl Checkpoint {
         if stored.is_plain() {
             return Ok(stream(&file.0, &stored, &chunk.region, met)?);
         }
-        let mut payload = vec![0; usize::try_from(stored.bytes).map_err(|_| ItemError::Cut)?];
-        file.0.read_exact_at(&mut payload, stored.at).map_err(ItemError::Io)?;
-        check_crc(&payload, stored.crc32)?;
+        let payload = stored.payload(&file.0)?;
         for (both, wanted, out) in met {
             ChunkPart { chunk, both, wanted, element }.copy_elements(&payload, &stored, out);
         }

@@ -15,7 +15,6 @@ use std::{
     collections::{BTreeMap, HashSet},
 };
 
-/// Depth to which containers are followed.
 const DEPTH_MAX: usize = 64;
 /// Tensors, values and containers in a file; shared ones count as often as they are met.
 const LEAVES_MAX: usize = 1 << 20;

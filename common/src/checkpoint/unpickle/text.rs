@@ -4,7 +4,6 @@ use super::{Machine, UnpickleError};
 use crate::checkpoint::tree::TreeNode;
 
 impl<'a> Machine<'a> {
-    /// Runs one of them.
     pub(super) fn text_opcode(&mut self, opcode: u8, at: usize, damaged: &UnpickleError) -> Result<(), UnpickleError> {
         if opcode == b'i' {
             let module = self.line(damaged)?;

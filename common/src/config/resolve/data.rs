@@ -3,10 +3,11 @@
 use crate::config::{
     data::{
         ArraysLayout, Calendar, ColumnRange, DataConfig, DataSource, DuplicatePolicy, Feature, FeatureKind, Index,
-        Labels, Layout, Outside, RowsLayout, SourceFormat, SplitConfig, SplitKind, TargetMask, WindowsLayout,
+        Labels, Layout, Outside, RowsLayout, SplitConfig, SplitKind, TargetMask, WindowsLayout,
     },
     error::{ConfigError, ConfigErrorKind, Place},
     facts::Facts,
+    names,
     raw::{RawEntry, RawNode, RawValue},
     section::Section,
 };
@@ -16,21 +17,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const FORMATS: &[(&str, SourceFormat)] = &[
-    ("csv", SourceFormat::Csv),
-    ("parquet", SourceFormat::Parquet),
-    ("arrow", SourceFormat::Arrow),
-    ("npy", SourceFormat::Npy),
-    ("npz", SourceFormat::Npz),
-    ("safetensors", SourceFormat::Safetensors),
-    ("xlsx", SourceFormat::Xlsx),
-];
-const DUPLICATES: &[(&str, DuplicatePolicy)] = &[
-    ("first", DuplicatePolicy::First),
-    ("last", DuplicatePolicy::Last),
-    ("keep", DuplicatePolicy::Keep),
-    ("error", DuplicatePolicy::Error),
-];
 const KINDS: &[(&str, FeatureKind)] = &[
     ("number", FeatureKind::Number),
     ("category", FeatureKind::Category),
@@ -38,7 +24,6 @@ const KINDS: &[(&str, FeatureKind)] = &[
     ("labels", FeatureKind::Labels(Labels { separator: ';', empty_is_missing: false })),
     ("time", FeatureKind::Time),
 ];
-const OUTSIDES: &[(&str, Outside)] = &[("unknown", Outside::Unknown), ("clamp", Outside::Clamp)];
 /// Meaning of an empty cell of labels, and whether that is missing.
 const EMPTIES: &[(&str, bool)] = &[("none", false), ("missing", true)];
 /// How categories are read, and whether that is as one-hot columns.
@@ -59,21 +44,6 @@ const MASKS: &[(&str, TargetMask)] =
     &[("finite", TargetMask::Finite), ("none", TargetMask::None), ("value", TargetMask::Value(0.0))];
 /// Kinds of target, and whether they are classes.
 const TARGETS: &[(&str, bool)] = &[("number", false), ("category", true)];
-const CALENDARS: &[(&str, Calendar)] = &[
-    ("day_of_year", Calendar::DayOfYear),
-    ("weekday", Calendar::Weekday),
-    ("hour", Calendar::Hour),
-    ("trend", Calendar::Trend),
-];
-const SPLITS: &[(&str, SplitKind)] = &[
-    ("random", SplitKind::Random),
-    ("chronological", SplitKind::Chronological),
-    ("in_order", SplitKind::InOrder),
-    ("group", SplitKind::Group),
-    ("column", SplitKind::Column),
-    ("blocked", SplitKind::Blocked),
-];
-
 /// Cell texts that mean "missing" unless `missing_only` lists others.
 pub(super) const MISSING_DEFAULT: &[&str] = &["NA", "N/A", "NaN", "nan", "null", "NULL", "None"];
 
@@ -94,10 +64,10 @@ pub(super) fn resolve(
 ) -> Option<DataConfig> {
     let s = &mut section;
     let (files, sources) = sources(s, facts);
-    let format = s.name("format", FORMATS);
+    let format = s.name("format", &names::all());
     let sheet = s.text("sheet");
     let missing = missing(s);
-    let duplicates = s.name("duplicates", DUPLICATES);
+    let duplicates = s.name("duplicates", &names::all());
     let units = s.text("units").unwrap_or_default();
     let ranges = ranges(s);
     let weight = s.text("weight");
@@ -178,18 +148,15 @@ fn mask(s: &mut Section<'_>) -> TargetMask {
     let has = s.has("mask_value");
     let value = s.number("mask_value", .., 0.0);
     let mask = s.name("mask", MASKS).unwrap_or_default();
-    match (mask.sentinel(), has) {
-        (Some(_), true) => TargetMask::Value(value),
-        (Some(_), false) => {
+    match (mask, has) {
+        (TargetMask::Value(_), true) => return TargetMask::Value(value),
+        (TargetMask::Value(_), false) => {
             s.error_at("mask_value", ConfigErrorKind::Missing("the number that means \"missing\" in a target"));
-            mask
         }
-        (None, true) => {
-            s.error_at("mask_value", ConfigErrorKind::IdleMaskValue);
-            mask
-        }
-        (None, false) => mask,
+        (_, true) => s.error_at("mask_value", ConfigErrorKind::IdleMaskValue),
+        (_, false) => {}
     }
+    mask
 }
 
 /// `[[data.sources]]` with `name`, `files` and perhaps `weight`, or `files` alone.
@@ -199,14 +166,11 @@ fn sources(s: &mut Section<'_>, facts: &Facts) -> (Vec<PathBuf>, Vec<DataSource>
         s.error_at("files", ConfigErrorKind::FilesAndSources);
     }
     let RawValue::Array(items) = &node.value else {
-        let expected = "a list of sections, [[data.sources]]".into();
-        let kind = ConfigErrorKind::Type { found: super::super::section::describe(&node.value), expected };
-        s.error_at("sources", kind);
+        s.wrong("sources", node, "a list of sections, [[data.sources]]");
         return (Vec::new(), Vec::new());
     };
     if !(1..=SOURCES_MAX).contains(&items.len()) {
-        let expected = format!("1 to {SOURCES_MAX} sources");
-        s.error_at("sources", ConfigErrorKind::Range { found: items.len().to_string(), expected });
+        s.out_of_range("sources", items.len().to_string(), format!("1 to {SOURCES_MAX} sources"));
     }
     let mut all = Vec::new();
     let mut sources = Vec::new();
@@ -216,9 +180,7 @@ fn sources(s: &mut Section<'_>, facts: &Facts) -> (Vec<PathBuf>, Vec<DataSource>
         let files = files(&mut section, facts);
         let has_weight = section.has("weight");
         let weight = section.number("weight", WEIGHTS, 1.0);
-        let mut errors = Vec::new();
-        section.finish(&mut errors);
-        s.errors.append(&mut errors);
+        section.finish(&mut s.errors);
         sources.push(DataSource { name, files: files.len(), weight: has_weight.then_some(weight) });
         all.extend(files);
     }
@@ -275,9 +237,7 @@ fn range_section(s: &mut Section<'_>, item: &RawNode) -> Option<ColumnRange> {
     let low = section.number("low", .., 0.0);
     let high = section.number("high", .., 0.0);
     let before = s.errors.len();
-    let mut errors = Vec::new();
-    section.finish(&mut errors);
-    s.errors.append(&mut errors);
+    section.finish(&mut s.errors);
     let sound = s.errors.len() == before;
     sound.then(|| ordered(s, "ranges", item, ColumnRange { column, low, high })).flatten()
 }
@@ -339,20 +299,13 @@ fn features(s: &mut Section<'_>) -> Vec<Feature> {
         s.error_at(name, ConfigErrorKind::Missing("a list of column names"));
         return Vec::new();
     };
-    let items = match &node.value {
-        RawValue::Array(items) => items.as_slice(),
-        _ => std::slice::from_ref(node),
-    };
+    let items = node.items();
     let mut features = Vec::with_capacity(items.len());
     for item in items {
         match &item.value {
             RawValue::Text(column) => features.push(Feature::new(column, FeatureKind::Number)),
             RawValue::Table(_) => features.push(feature(s, item)),
-            other => {
-                let found = super::super::section::describe(other);
-                let expected = "a column name, or a section with column and kind".into();
-                s.error(name, item.place.clone(), ConfigErrorKind::Type { found, expected });
-            }
+            _ => s.wrong(name, item, "a column name, or a section with column and kind"),
         }
     }
     if items.is_empty() {
@@ -374,7 +327,7 @@ fn feature(s: &mut Section<'_>, item: &RawNode) -> Feature {
     let index = Index {
         offset: i.integer("offset", -INDEX_OFFSET_MAX..=INDEX_OFFSET_MAX, 0),
         rows: i.integer("rows", 1..=INDEX_ROWS_MAX, 1),
-        outside: i.name("outside", OUTSIDES).unwrap_or(Outside::Unknown),
+        outside: i.name("outside", &names::all()).unwrap_or(Outside::Unknown),
     };
     let labels =
         Labels { separator: separator(i).unwrap_or(';'), empty_is_missing: i.name("empty", EMPTIES).unwrap_or(false) };
@@ -396,9 +349,7 @@ fn feature(s: &mut Section<'_>, item: &RawNode) -> Feature {
             }
         }
     }
-    let mut errors = Vec::new();
-    section.finish(&mut errors);
-    s.errors.append(&mut errors);
+    section.finish(&mut s.errors);
     Feature { column, kind, one_hot }
 }
 
@@ -423,13 +374,7 @@ fn windows_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> Wi
     let target = s.text_required("target", "the column to predict");
     let calendar = match s.node("calendar") {
         None => vec![Calendar::DayOfYear, Calendar::Weekday],
-        Some(node) => {
-            let items = match &node.value {
-                RawValue::Array(items) => items.as_slice(),
-                _ => std::slice::from_ref(node),
-            };
-            items.iter().filter_map(|item| s.name_of("calendar", item, CALENDARS)).collect()
-        }
+        Some(node) => node.items().iter().filter_map(|item| s.name_of("calendar", item, &names::all())).collect(),
     };
     let inputs = s.texts("inputs").unwrap_or_else(|| vec![target.clone()]);
     let circular = s.texts("circular").unwrap_or_default();
@@ -474,7 +419,7 @@ fn split(mut section: Section<'_>, default: SplitConfig, errors: &mut Vec<Config
     let says_val = s.has("val");
     let says_test = s.has("test");
     let mut split = SplitConfig {
-        kind: s.name("kind", SPLITS).unwrap_or(default.kind),
+        kind: s.name("kind", &names::all()).unwrap_or(default.kind),
         val: s.number("val", 0.0..1.0, default.val),
         test: s.number("test", 0.0..1.0, default.test),
         seed: s.integer("seed", 0..=u64::MAX >> 1, default.seed),

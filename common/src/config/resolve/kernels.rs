@@ -3,8 +3,8 @@
 
 use crate::config::{
     error::ConfigErrorKind,
-    raw::{RawEntry, RawNode, RawValue},
-    section::{Section, describe},
+    raw::{RawEntry, RawValue},
+    section::Section,
 };
 use std::collections::BTreeMap;
 
@@ -16,28 +16,18 @@ pub(super) fn resolve(root: &mut Section<'_>) -> BTreeMap<String, Vec<String>> {
 /// One name, or a list of names.
 fn order(root: &mut Section<'_>, entry: &RawEntry) -> Option<Vec<String>> {
     let key = format!("kernels.{}", entry.key);
-    let nodes: &[RawNode] = match &entry.node.value {
-        RawValue::Array(items) if items.is_empty() => {
-            root.error(&key, entry.node.place.clone(), ConfigErrorKind::Empty("kernel"));
-            return None;
-        }
-        RawValue::Array(items) => items,
-        _ => std::slice::from_ref(&entry.node),
-    };
+    let nodes = entry.node.items();
+    if nodes.is_empty() {
+        root.error(&key, entry.node.place.clone(), ConfigErrorKind::Empty("kernel"));
+        return None;
+    }
     let mut names: Vec<String> = Vec::with_capacity(nodes.len());
     for node in nodes {
-        let kind = match &node.value {
-            RawValue::Text(name) if !names.contains(name) => {
-                names.push(name.clone());
-                continue;
-            }
-            RawValue::Text(name) => ConfigErrorKind::Repeated(name.clone()),
-            other => {
-                let expected = "the name of a kernel, or a list of names".into();
-                ConfigErrorKind::Type { found: describe(other), expected }
-            }
-        };
-        root.error(&key, node.place.clone(), kind);
+        match &node.value {
+            RawValue::Text(name) if !names.contains(name) => names.push(name.clone()),
+            RawValue::Text(name) => root.error(&key, node.place.clone(), ConfigErrorKind::Repeated(name.clone())),
+            _ => root.wrong(&key, node, "the name of a kernel, or a list of names"),
+        }
     }
     Some(names)
 }

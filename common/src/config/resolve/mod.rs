@@ -12,6 +12,7 @@ use super::{
     error::{ConfigError, ConfigErrorKind},
     facts::Facts,
     model::ModelConfig,
+    names,
     raw::RawConfig,
     section::Section,
     train::{Loss, TrainConfig},
@@ -37,30 +38,20 @@ pub fn resolve(raw: &RawConfig, facts: &Facts) -> Result<RunConfig, Vec<ConfigEr
         sayings.to_data(data);
     }
     let loss = sayings.loss(data.as_ref().and_then(Option::as_ref));
-    let train = root.section("train").map(|section| train::resolve(section, loss, &mut inner));
-    let train = train.unwrap_or_else(|| TrainConfig { loss, rate_by_rows: true, ..TrainConfig::default() });
+    let train = train::resolve(root.section("train").unwrap_or_else(Section::empty), loss, &mut inner);
     if let Some(Some(data)) = &data {
         check_classes(&root, data, &model, &train, &mut inner);
     }
-    let cluster = train::resolve_cluster(root.section("cluster"), facts, &mut inner);
+    let cluster = root.section("cluster").unwrap_or_else(Section::empty);
+    let cluster = train::resolve_cluster(cluster, facts, &mut inner);
     let kernels = kernels::resolve(&mut root);
     root.finish(&mut errors);
     errors.append(&mut inner);
-    if errors.is_empty() {
-        Ok(RunConfig {
-            version: RUN_VERSION,
-            name,
-            seed,
-            data: data.flatten(),
-            model,
-            train,
-            cluster,
-            kernels,
-            parent: None,
-        })
-    } else {
-        Err(errors)
+    if !errors.is_empty() {
+        return Err(errors);
     }
+    let data = data.flatten();
+    Ok(RunConfig { version: RUN_VERSION, name, seed, data, model, train, cluster, kernels, parent: None })
 }
 
 /// Checks the loss against the kind of the target: the one that is not said follows the other.
@@ -72,7 +63,7 @@ struct Sayings {
 impl Sayings {
     fn of(root: &mut Section<'_>) -> Self {
         // What is wrong with the values is told where the sections are read.
-        let loss = root.section("train").and_then(|mut train| train.name("loss", Loss::NAMES));
+        let loss = root.section("train").and_then(|mut train| train.name("loss", &names::all()));
         let rows = root.section("data").and_then(|mut data| data.section("rows"));
         Self { loss, says_kind: rows.is_some_and(|rows| rows.has("target_kind")) }
     }
@@ -91,15 +82,12 @@ impl Sayings {
     fn loss(&self, data: Option<&DataConfig>) -> Loss {
         match data.map(|data| &data.layout) {
             Some(Layout::Rows(rows)) if rows.classes => Loss::CrossEntropy,
-            _ => TrainConfig::default().loss,
+            _ => Loss::Huber,
         }
     }
 }
 
 /// The model alone, whose tasks may still lack some: for who edits them.
-///
-/// # Errors
-/// All mistakes of the section.
 pub fn resolve_model(raw: &RawConfig) -> Result<ModelConfig, Vec<ConfigError>> {
     let mut errors = Vec::new();
     let model = model_of(&mut Section::root(&raw.root), false, &mut errors);
@@ -107,8 +95,7 @@ pub fn resolve_model(raw: &RawConfig) -> Result<ModelConfig, Vec<ConfigError>> {
 }
 
 fn model_of(root: &mut Section<'_>, whole: bool, errors: &mut Vec<ConfigError>) -> ModelConfig {
-    let unsaid = || ModelConfig { by_rows: true, ..ModelConfig::default() };
-    root.section("model").map_or_else(unsaid, |section| model::resolve(section, whole, errors))
+    model::resolve(root.section("model").unwrap_or_else(Section::empty), whole, errors)
 }
 
 /// Classes and their loss need each other, and probabilities have no other range.

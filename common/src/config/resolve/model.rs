@@ -3,19 +3,11 @@
 use super::tasks;
 use crate::config::{
     error::{ConfigError, ConfigErrorKind},
-    forest::{Mixer, Reduction},
+    forest::{Forest, Mixer, Reduction},
     model::{Gate, ModelConfig, Norm, Preset, SIZE_KEYS},
+    names,
     section::Section,
 };
-
-const NORMS: &[(&str, Norm)] = &[("layernorm", Norm::LayerNorm), ("rmsnorm", Norm::RmsNorm)];
-const PRESETS: &[(&str, Preset)] = &[
-    ("spatial", Preset::Spatial),
-    ("temporal", Preset::Temporal),
-    ("spatiotemporal", Preset::SpatioTemporal),
-    ("none", Preset::None),
-];
-const GATES: &[(&str, Gate)] = &[("off", Gate::Off), ("scalar", Gate::Scalar), ("tile", Gate::Tile)];
 
 /// Axes of the output grid at most.
 const PATCH_AXES_MAX: usize = 8;
@@ -39,34 +31,33 @@ fn fit_heads(s: &Section<'_>, model: &mut ModelConfig) {
 /// With `whole` a model can be built by it; else its tasks are under way to it.
 pub(super) fn resolve(mut section: Section<'_>, whole: bool, errors: &mut Vec<ConfigError>) -> ModelConfig {
     let s = &mut section;
-    let default = ModelConfig::default();
-    let (segments, dilations) = tasks::patterns(s, &default);
+    let (segments, dilations) = tasks::patterns(s);
     let mut model = ModelConfig {
         by_rows: by_rows(s),
-        d_model: s.integer("d_model", 4..=16_384, default.d_model),
-        heads: s.integer("heads", 1..=256, default.heads),
-        spatial_depth: s.integer("spatial_depth", 1..=256, default.spatial_depth),
-        temporal_depth: s.integer("temporal_depth", 1..=256, default.temporal_depth),
-        spatial_latents: s.integer("spatial_latents", 1..=8192, default.spatial_latents),
-        temporal_latents: s.integer("temporal_latents", 1..=8192, default.temporal_latents),
-        mlp_ratio: s.number("mlp_ratio", 0.5..=16.0, default.mlp_ratio),
-        dropout: s.number("dropout", 0.0..1.0, default.dropout),
-        drop_path: s.number("drop_path", 0.0..1.0, default.drop_path),
-        norm: s.name("norm", NORMS).unwrap_or(default.norm),
-        preset: s.name("preset", PRESETS).unwrap_or(default.preset),
-        tasks: default.tasks,
-        mixer: s.name_or_old("mixer", &Mixer::NAMES, &Mixer::OLD_NAMES).unwrap_or(default.mixer),
+        d_model: s.integer("d_model", 4..=16_384, 128),
+        heads: s.integer("heads", 1..=256, 4),
+        spatial_depth: s.integer("spatial_depth", 1..=256, 4),
+        temporal_depth: s.integer("temporal_depth", 1..=256, 4),
+        spatial_latents: s.integer("spatial_latents", 1..=8192, 64),
+        temporal_latents: s.integer("temporal_latents", 1..=8192, 64),
+        mlp_ratio: s.number("mlp_ratio", 0.5..=16.0, 4.0),
+        dropout: s.number("dropout", 0.0..1.0, 0.1),
+        drop_path: s.number("drop_path", 0.0..1.0, 0.0),
+        norm: s.name("norm", &names::all()).unwrap_or(Norm::LayerNorm),
+        preset: s.name("preset", &names::all()).unwrap_or(Preset::SpatioTemporal),
+        tasks: Forest::default(),
+        mixer: s.name_or_old("mixer", &Mixer::NAMES, &Mixer::OLD_NAMES).unwrap_or(Mixer::GatedEma),
         segments,
         dilations,
-        fuser_reduction: s.name("fuser_reduction", &Reduction::NAMES).unwrap_or(default.fuser_reduction),
-        fuser_rounds: s.integer("fuser_rounds", 1..=64, default.fuser_rounds),
-        fuser_self_layers: s.integer("fuser_self_layers", 0..=64, default.fuser_self_layers),
-        fuser_latents: s.integer("fuser_latents", 1..=8192, default.fuser_latents),
-        collector_depth: s.integer("collector_depth", 0..=256, default.collector_depth),
-        patch: s.integers("patch", 1..=1 << 20).unwrap_or(default.patch),
-        head_rank: s.integer("head_rank", 0..=65_536, default.head_rank),
-        gate: s.name("gate", GATES).unwrap_or(default.gate),
-        linear_branch: s.truth("linear_branch", default.linear_branch),
+        fuser_reduction: s.name("fuser_reduction", &names::all()).unwrap_or(Reduction::Mean),
+        fuser_rounds: s.integer("fuser_rounds", 1..=64, 2),
+        fuser_self_layers: s.integer("fuser_self_layers", 0..=64, 1),
+        fuser_latents: s.integer("fuser_latents", 1..=8192, 64),
+        collector_depth: s.integer("collector_depth", 0..=256, 2),
+        patch: s.integers("patch", 1..=1 << 20).unwrap_or_else(|| vec![1, 4]),
+        head_rank: s.integer("head_rank", 0..=65_536, 0),
+        gate: s.name("gate", &names::all()).unwrap_or(Gate::Scalar),
+        linear_branch: s.truth("linear_branch", true),
         output_range: s.pair("output_range", ..),
     };
     fit_heads(s, &mut model);
@@ -78,16 +69,21 @@ pub(super) fn resolve(mut section: Section<'_>, whole: bool, errors: &mut Vec<Co
         s.error_at("patch", ConfigErrorKind::Empty("patch size"));
     }
     if model.patch.len() > PATCH_AXES_MAX {
-        let expected = format!("at most {PATCH_AXES_MAX} axes");
-        s.error_at("patch", ConfigErrorKind::Range { found: format!("{} axes", model.patch.len()), expected });
+        let found = format!("{} axes", model.patch.len());
+        s.out_of_range("patch", found, format!("at most {PATCH_AXES_MAX} axes"));
     }
     if let Some((low, high)) = model.output_range
         && low >= high
     {
-        let expected = "the first number below the second".into();
-        s.error_at("output_range", ConfigErrorKind::Range { found: format!("[{low}, {high}]"), expected });
+        s.out_of_range("output_range", format!("[{low}, {high}]"), "the first number below the second");
     }
     model.tasks = tasks::resolve(s, &model, whole);
     section.finish(errors);
     model
+}
+
+impl Default for ModelConfig {
+    fn default() -> Self {
+        Self { by_rows: false, ..resolve(Section::empty(), false, &mut Vec::new()) }
+    }
 }

@@ -2,10 +2,11 @@
 
 use crate::config::{
     error::ConfigErrorKind,
-    forest::{Forest, Mixer, Mode, Part, Reduction, Task, TemplateConfig},
+    forest::{Forest, Mixer, Mode, Part, Task, TemplateConfig},
     model::ModelConfig,
+    names,
     raw::{RawNode, RawValue},
-    section::{Section, describe},
+    section::Section,
 };
 
 const TASKS_MAX: usize = 256;
@@ -20,15 +21,11 @@ pub(super) fn resolve(s: &mut Section<'_>, model: &ModelConfig, whole: bool) -> 
             items.iter().map(|item| task(s, item, model)).collect()
         }
         Some(RawNode { value: RawValue::Array(items), .. }) => {
-            let found = format!("{} tasks", items.len());
-            let expected = format!("at most {TASKS_MAX}");
-            s.error_at("tasks", ConfigErrorKind::Range { found, expected });
+            s.out_of_range("tasks", format!("{} tasks", items.len()), format!("at most {TASKS_MAX}"));
             return Forest::default();
         }
         Some(other) => {
-            let found = describe(&other.value);
-            let expected = "a list of sections, each written as [[model.tasks]]".into();
-            s.error_at("tasks", ConfigErrorKind::Type { found, expected });
+            s.wrong("tasks", other, "a list of sections, each written as [[model.tasks]]");
             return Forest::default();
         }
     };
@@ -52,8 +49,7 @@ fn task(s: &mut Section<'_>, node: &RawNode, model: &ModelConfig) -> Task {
     let name = t.text_required("name", "the name of the task");
     let weight = t.number("weight", f64::MIN_POSITIVE..=1e12, 1.0);
     let parent = t.text("parent");
-    let reduction = t.name("reduction", &Reduction::NAMES);
-    let part = match reduction {
+    let part = match t.name("reduction", &names::all()) {
         Some(reduction) => {
             if let Some(key) = OF_TEMPLATES.into_iter().find(|key| t.has(key)) {
                 t.error_at(key, ConfigErrorKind::OfTemplate);
@@ -71,15 +67,13 @@ fn task(s: &mut Section<'_>, node: &RawNode, model: &ModelConfig) -> Task {
             template(t, model)
         }
     };
-    let mut errors = Vec::new();
-    item.finish(&mut errors);
-    s.errors.append(&mut errors);
+    item.finish(&mut s.errors);
     Task { name, weight, parent, part }
 }
 
 /// Keys that are absent are as in the preset's template of the same mode.
 fn template(t: &mut Section<'_>, model: &ModelConfig) -> Part {
-    let unsaid = model.template(t.name("mode", &Mode::NAMES).unwrap_or(Mode::Spatial));
+    let unsaid = model.template(t.name("mode", &names::all()).unwrap_or(Mode::Spatial));
     Part::Template(TemplateConfig {
         depth: t.integer("depth", 0..=256, unsaid.depth),
         tokens: t.integer("tokens", 1..=8192, unsaid.tokens),
@@ -90,18 +84,14 @@ fn template(t: &mut Section<'_>, model: &ModelConfig) -> Part {
 }
 
 /// The patterns of the dilated mixer: (segments, dilations).
-pub(super) fn patterns(s: &mut Section<'_>, model: &ModelConfig) -> (Vec<usize>, Vec<usize>) {
-    let segments = s.integers("segments", 1..=1 << 20).unwrap_or_else(|| model.segments.clone());
-    let dilations = s.integers("dilations", 1..=1 << 20).unwrap_or_else(|| model.dilations.clone());
+pub(super) fn patterns(s: &mut Section<'_>) -> (Vec<usize>, Vec<usize>) {
+    let segments = s.integers("segments", 1..=1 << 20).unwrap_or_else(|| vec![16, 64]);
+    let dilations = s.integers("dilations", 1..=1 << 20).unwrap_or_else(|| vec![1, 4]);
     let fit = segments.iter().zip(&dilations).all(|(segment, dilation)| segment.is_multiple_of(*dilation));
     if segments.len() != dilations.len() || dilations.first() != Some(&1) || !fit {
         let found = format!("segments {segments:?} with dilations {dilations:?}");
-        let expected =
-            "two lists of equal length, each segment a multiple of its dilation, the first dilation 1".into();
-        s.error_at(
-            if s.has("dilations") { "dilations" } else { "segments" },
-            ConfigErrorKind::Range { found, expected },
-        );
+        let expected = "two lists of equal length, each segment a multiple of its dilation, the first dilation 1";
+        s.out_of_range(if s.has("dilations") { "dilations" } else { "segments" }, found, expected);
     }
     (segments, dilations)
 }

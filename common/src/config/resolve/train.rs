@@ -3,41 +3,23 @@
 use crate::config::{
     error::{ConfigError, ConfigErrorKind},
     facts::Facts,
+    names,
     raw::{RawNode, RawValue},
     section::Section,
     train::{
-        Averaging, Busy, CellWeights, ClusterConfig, Collectives, Device, Execution, Loss, MEDIAN, Nproc,
+        Averaging, BUCKET_MIB, Busy, CellWeights, ClusterConfig, Collectives, Device, Execution, Loss, MEDIAN, Nproc,
         PointCalibration, Precision, Recompute, Recovery, Strategy, TrainConfig,
     },
 };
-use std::ops::Bound;
+use std::{ops::Bound, path::PathBuf};
 
-const EXECUTIONS: &[(&str, Execution)] =
-    &[("auto", Execution::Auto), ("tape", Execution::Tape), ("plan", Execution::Plan)];
-const STRATEGIES: &[(&str, Strategy)] = &[
-    ("auto", Strategy::Auto),
-    ("ddp", Strategy::Ddp),
-    ("zero1", Strategy::Zero1),
-    ("fsdp", Strategy::Fsdp),
-    ("hsdp", Strategy::Hsdp),
-];
-const RECOMPUTES: &[(&str, Recompute)] =
-    &[("auto", Recompute::Auto), ("always", Recompute::Always), ("never", Recompute::Never)];
-const BUSIES: &[(&str, Busy)] = &[("wait", Busy::Wait), ("skip", Busy::Skip)];
-const AVERAGINGS: &[(&str, Averaging)] =
-    &[("none", Averaging::None), ("ema", Averaging::Ema), ("swa_tail", Averaging::SwaTail)];
-const CALIBRATIONS: &[(&str, PointCalibration)] =
-    &[("off", PointCalibration::Off), ("affine", PointCalibration::Affine), ("auto", PointCalibration::Auto)];
-const COLLECTIVES: &[(&str, Collectives)] =
-    &[("auto", Collectives::Auto), ("gloo", Collectives::Gloo), ("nccl", Collectives::Nccl)];
-const DEVICES: &[(&str, Device)] = &[("auto", Device::Auto), ("cpu", Device::Cpu), ("cuda", Device::Cuda)];
 const NPROCS: &[(&str, Nproc)] = &[("auto", Nproc::Auto), ("gpu", Nproc::Gpu), ("cpu", Nproc::Cpu)];
 
-const POLICIES: &[(&str, Recovery)] = &[("reform", Recovery::Reform), ("restart", Recovery::Restart)];
-
+/// Levels unless the configuration lists its own.
+const LEVELS: [f64; 3] = [0.1, MEDIAN, 0.9];
+const DEGREES_OF_FREEDOM: f64 = 4.0;
 /// Levels of predicted quantiles at most.
 const LEVELS_MAX: usize = 99;
-/// Weight of a cell at most.
 const CELL_WEIGHT_MAX: f64 = 1e6;
 /// Spares of one node at most.
 const SPARES_MAX: u32 = 64;
@@ -49,56 +31,55 @@ const NPROC_AUTO_MAX: usize = 8;
 /// `[train]`; `loss` is that of the target where none is said.
 pub(super) fn resolve(mut section: Section<'_>, loss: Loss, errors: &mut Vec<ConfigError>) -> TrainConfig {
     let s = &mut section;
-    let default = TrainConfig { loss, ..TrainConfig::default() };
     let train = TrainConfig {
-        epochs: s.integer("epochs", 0..=10_000_000, default.epochs),
-        batch: s.integer("batch", 0..=1 << 30, default.batch),
+        epochs: s.integer("epochs", 0..=10_000_000, 0),
+        batch: s.integer("batch", 0..=1 << 30, 0),
         rate_by_rows: rate_by_rows(s),
-        lr: s.number("lr", 1e-12..=1e3, default.lr),
-        lr_min_ratio: s.number("lr_min_ratio", 0.0..=1.0, default.lr_min_ratio),
-        warmup_ratio: s.number("warmup_ratio", 0.0..=1.0, default.warmup_ratio),
-        weight_decay: s.number("weight_decay", 0.0..=1e3, default.weight_decay),
-        betas: s.pair("betas", 0.0..1.0).unwrap_or(default.betas),
-        clip: s.number("clip", 0.0..=1e12, default.clip),
-        loss: s.name("loss", Loss::NAMES).unwrap_or(default.loss),
-        huber_delta: s.number("huber_delta", 1e-9..=1e9, default.huber_delta),
-        levels: levels(s).unwrap_or(default.levels),
-        degrees_of_freedom: s.number("degrees_of_freedom", 1.0..=1e3, default.degrees_of_freedom),
+        lr: s.number("lr", 1e-12..=1e3, 1e-3),
+        lr_min_ratio: s.number("lr_min_ratio", 0.0..=1.0, 0.01),
+        warmup_ratio: s.number("warmup_ratio", 0.0..=1.0, 0.05),
+        weight_decay: s.number("weight_decay", 0.0..=1e3, 1e-2),
+        betas: s.pair("betas", 0.0..1.0).unwrap_or((0.9, 0.99)),
+        clip: s.number("clip", 0.0..=1e12, 1.0),
+        loss: s.name("loss", &names::all()).unwrap_or(loss),
+        huber_delta: s.number("huber_delta", 1e-9..=1e9, 1.0),
+        levels: levels(s).unwrap_or_else(|| LEVELS.to_vec()),
+        degrees_of_freedom: s.number("degrees_of_freedom", 1.0..=1e3, DEGREES_OF_FREEDOM),
         cell_weights: cell_weights(s),
-        base_loss_weight: s.number("base_loss_weight", 0.0..=1e3, default.base_loss_weight),
-        averaging: s.name("averaging", AVERAGINGS).unwrap_or(default.averaging),
-        ema: s.number("ema", 0.0..1.0, default.ema),
-        calibration: s.name("calibration", CALIBRATIONS).unwrap_or(default.calibration),
-        calibrate_intervals: s.truth("calibrate_intervals", default.calibrate_intervals),
-        validate_every_steps: s.integer("validate_every_steps", 0..=1 << 40, default.validate_every_steps),
-        patience: s.integer("patience", 0..=10_000_000, default.patience),
-        accumulation: s.integer("accumulation", 0..=1 << 20, default.accumulation),
-        step_memory_mb: s.integer("step_memory_mb", 0..=1 << 24, default.step_memory_mb),
-        checkpoint_every: s.integer("checkpoint_every", 1..=10_000_000, default.checkpoint_every),
-        checkpoint_every_steps: s.integer("checkpoint_every_steps", 0..=1 << 40, default.checkpoint_every_steps),
-        checkpoint_every_s: s.number("checkpoint_every_s", 0.0..=86_400.0 * 30.0, default.checkpoint_every_s),
-        checkpoint_keep: s.integer("checkpoint_keep", 0..=1_000_000, default.checkpoint_keep),
-        checkpoint_keep_epochs: s.integer("checkpoint_keep_epochs", 0..=10_000_000, default.checkpoint_keep_epochs),
-        checkpoint_keep_hours: s.number("checkpoint_keep_hours", 0.0..=1e6, default.checkpoint_keep_hours),
-        checkpoint_async: s.truth("checkpoint_async", default.checkpoint_async),
-        checkpoint_busy: s.name("checkpoint_busy", BUSIES).unwrap_or(default.checkpoint_busy),
-        checkpoint_blake3: s.truth("checkpoint_blake3", default.checkpoint_blake3),
+        base_loss_weight: s.number("base_loss_weight", 0.0..=1e3, 0.5),
+        averaging: s.name("averaging", &names::all()).unwrap_or(Averaging::Ema),
+        ema: s.number("ema", 0.0..1.0, 0.98),
+        calibration: s.name("calibration", &names::all()).unwrap_or(PointCalibration::Auto),
+        calibrate_intervals: s.truth("calibrate_intervals", true),
+        validate_every_steps: s.integer("validate_every_steps", 0..=1 << 40, 0),
+        patience: s.integer("patience", 0..=10_000_000, 0),
+        accumulation: s.integer("accumulation", 0..=1 << 20, 0),
+        step_memory_mb: s.integer("step_memory_mb", 0..=1 << 24, 0),
+        checkpoint_every: s.integer("checkpoint_every", 1..=10_000_000, 5),
+        checkpoint_every_steps: s.integer("checkpoint_every_steps", 0..=1 << 40, 0),
+        checkpoint_every_s: s.number("checkpoint_every_s", 0.0..=86_400.0 * 30.0, 600.0),
+        checkpoint_keep: s.integer("checkpoint_keep", 0..=1_000_000, 2),
+        checkpoint_keep_epochs: s.integer("checkpoint_keep_epochs", 0..=10_000_000, 0),
+        checkpoint_keep_hours: s.number("checkpoint_keep_hours", 0.0..=1e6, 0.0),
+        checkpoint_async: s.truth("checkpoint_async", true),
+        checkpoint_busy: s.name("checkpoint_busy", &names::all()).unwrap_or(Busy::Wait),
+        checkpoint_blake3: s.truth("checkpoint_blake3", false),
         checkpoint_mirror: s.text("checkpoint_mirror"),
-        precision: s.name("precision", Precision::NAMES).unwrap_or(default.precision),
-        execution: s.name("execution", EXECUTIONS).unwrap_or(default.execution),
-        capture_collectives: s.truth("capture_collectives", default.capture_collectives),
-        profile: s.truth("profile", default.profile),
-        ledger: s.truth("ledger", default.ledger),
+        precision: s.name("precision", &names::all()).unwrap_or(Precision::Auto),
+        execution: s.name("execution", &names::all()).unwrap_or(Execution::Auto),
+        capture_collectives: s.truth("capture_collectives", false),
+        profile: s.truth("profile", false),
+        ledger: s.truth("ledger", false),
         poisoned_rows_max: s.has("poisoned_rows_max").then(|| s.integer("poisoned_rows_max", 0..=1 << 40, 0)),
-        bucket_mib: s.number("bucket_mib", 1e-3..=1e6, default.bucket_mib),
-        strategy: s.name("strategy", STRATEGIES).unwrap_or(default.strategy),
-        recompute: s.name("recompute", RECOMPUTES).unwrap_or(default.recompute),
-        deterministic: s.truth("deterministic", default.deterministic),
-        threads: s.integer("threads", 0..=4096, default.threads),
+        bucket_mib: s.number("bucket_mib", 1e-3..=1e6, BUCKET_MIB),
+        strategy: s.name("strategy", &names::all()).unwrap_or(Strategy::Auto),
+        recompute: s.name("recompute", &names::all()).unwrap_or(Recompute::Auto),
+        deterministic: s.truth("deterministic", false),
+        threads: s.integer("threads", 0..=4096, 0),
     };
-    let freedom = train.degrees_of_freedom != TrainConfig::default().degrees_of_freedom;
+    let freedom = train.degrees_of_freedom != DEGREES_OF_FREEDOM;
     for (key, idle) in [
-        ("levels", !train.loss.has_levels() && train.levels != TrainConfig::default().levels),
+        ("levels", !train.loss.has_levels() && train.levels != LEVELS),
         ("degrees_of_freedom", train.loss != Loss::StudentT && freedom),
         ("cell_weights", train.loss == Loss::CrossEntropy && train.cell_weights != CellWeights::Equal),
     ] {
@@ -121,7 +102,7 @@ fn levels(s: &mut Section<'_>) -> Option<Vec<f64>> {
     let levels = s.numbers("levels", (Bound::Excluded(0.0), Bound::Excluded(1.0)))?;
     if levels.len() > LEVELS_MAX || !levels.is_sorted_by(|one, next| one < next) || !levels.contains(&MEDIAN) {
         let expected = format!("at most {LEVELS_MAX} rising numbers with {MEDIAN} among them, the point prediction");
-        s.error_at("levels", ConfigErrorKind::Range { found: format!("{levels:?}"), expected });
+        s.out_of_range("levels", format!("{levels:?}"), expected);
     }
     Some(levels)
 }
@@ -144,8 +125,7 @@ fn cell_weights(s: &mut Section<'_>) -> CellWeights {
         CellWeights::Equal => true,
     };
     if !counts {
-        let expected = "weights that are not all 0".to_owned();
-        s.error_at(key, ConfigErrorKind::Range { found: "0".to_owned(), expected });
+        s.out_of_range(key, "0", "weights that are not all 0");
     }
     weights
 }
@@ -154,27 +134,24 @@ fn is_list(node: &RawNode) -> bool {
     matches!(node.value, RawValue::Array(_))
 }
 
-pub(super) fn resolve_cluster(
-    section: Option<Section<'_>>,
-    facts: &Facts,
-    errors: &mut Vec<ConfigError>,
-) -> ClusterConfig {
-    let default = ClusterConfig::default();
-    let Some(mut section) = section else {
-        let device = if facts.cuda_worker && facts.gpus > 0 { Device::Cuda } else { Device::Cpu };
-        let workers = count(Nproc::Auto, device, facts);
-        return ClusterConfig { nproc_per_node: Nproc::Count(workers), device, ..default };
-    };
+impl Default for TrainConfig {
+    fn default() -> Self {
+        Self { rate_by_rows: false, ..resolve(Section::empty(), Loss::Huber, &mut Vec::new()) }
+    }
+}
+
+/// `[cluster]`.
+pub(super) fn resolve_cluster(mut section: Section<'_>, facts: &Facts, errors: &mut Vec<ConfigError>) -> ClusterConfig {
     let s = &mut section;
-    let wanted = s.name("device", DEVICES).unwrap_or(default.device);
+    let wanted = s.name("device", &names::all()).unwrap_or(Device::Auto);
     let nproc = nproc(s);
-    let max_restarts = s.integer("max_restarts", 0..=1_000_000, default.max_restarts);
-    let grace_s = s.number("grace_s", 0.0..=86_400.0, default.grace_s);
-    let hang_timeout_s = s.number("hang_timeout_s", 0.0..=86_400.0 * 30.0, default.hang_timeout_s);
-    let policy = s.name("policy", POLICIES).unwrap_or(default.policy);
-    let spares = s.integer("spares", 0..=SPARES_MAX, default.spares);
-    let evict_stragglers = s.truth("evict_stragglers", default.evict_stragglers);
-    let collectives = s.name("collectives", COLLECTIVES).unwrap_or(default.collectives);
+    let max_restarts = s.integer("max_restarts", 0..=1_000_000, 3);
+    let grace_s = s.number("grace_s", 0.0..=86_400.0, 30.0);
+    let hang_timeout_s = s.number("hang_timeout_s", 0.0..=86_400.0 * 30.0, 600.0);
+    let policy = s.name("policy", &names::all()).unwrap_or(Recovery::Reform);
+    let spares = s.integer("spares", 0..=SPARES_MAX, 0);
+    let evict_stragglers = s.truth("evict_stragglers", false);
+    let collectives = s.name("collectives", &names::all()).unwrap_or(Collectives::Auto);
     let device = device(s, wanted, nproc, facts);
     let workers = count(nproc, device, facts);
     if device == Device::Cuda && workers as usize > facts.gpus {
@@ -205,6 +182,14 @@ pub(super) fn resolve_cluster(
         grace_s,
         device,
         collectives,
+    }
+}
+
+impl Default for ClusterConfig {
+    fn default() -> Self {
+        let facts = Facts { cores: 1, gpus: 0, cuda_worker: false, cwd: PathBuf::new() };
+        let resolved = resolve_cluster(Section::empty(), &facts, &mut Vec::new());
+        Self { nproc_per_node: Nproc::Auto, device: Device::Auto, ..resolved }
     }
 }
 

@@ -3,7 +3,6 @@
 use enn_common::checkpoint::{Element, TensorDType};
 use half::{bf16, f16};
 
-/// The types between which tensors are cast.
 pub(super) const FLOATS: [TensorDType; 4] = [TensorDType::F64, TensorDType::F32, TensorDType::F16, TensorDType::Bf16];
 
 /// Returns the type of the converted tensor: the requested one if both are floating-point types that can be cast, else its own.

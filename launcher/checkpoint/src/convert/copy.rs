@@ -15,13 +15,28 @@ pub(super) fn copy_checkpoint(from: &Checkpoint, manifest: &Manifest, target: &P
     let parent = atomic::parent(target);
     Disk.create_dir(parent)?;
     space::require(parent, manifest.bytes())?;
+    write_beside(target, false, |beside| copy_files(from, manifest, beside))
+}
+
+/// Calls `write` with a path beside `target`, and moves the file or directory that it makes to `target`.
+pub(super) fn write_beside(
+    target: &Path,
+    is_file: bool,
+    write: impl FnOnce(&Path) -> Result<(), ConvertError>,
+) -> Result<(), ConvertError> {
     let beside = atomic::temporary(target);
-    let copied = copy_files(from, manifest, &beside).and_then(|()| Ok(atomic::place_dir(&beside, target)?));
-    if copied.is_err() {
+    let written = write(&beside).and_then(|()| {
+        if is_file {
+            Disk.rename(&beside, target)?;
+            return Ok(Disk.sync_dir(atomic::parent(target))?);
+        }
+        Ok(atomic::place_dir(&beside, target)?)
+    });
+    if written.is_err() {
         // The first error is returned; the leftover has a hidden name.
-        let _ = fs::remove_dir_all(&beside);
+        let _ = if is_file { fs::remove_file(&beside) } else { fs::remove_dir_all(&beside) };
     }
-    copied
+    written
 }
 
 fn copy_files(from: &Checkpoint, manifest: &Manifest, beside: &Path) -> Result<(), ConvertError> {

@@ -20,7 +20,6 @@ use std::{collections::BTreeMap, path::Path};
 
 /// Maximum size of a state tensor that starts at zero and is larger than all tensors of the model, such as counts; bytes.
 const ZEROS_MAX: u64 = 2 << 20;
-/// The attempt name of a loaded checkpoint.
 const ATTEMPT: &str = "load";
 
 /// Loads a model into `checkpoints` (the `checkpoints` directory of a run), as a committed checkpoint.
@@ -48,15 +47,13 @@ pub fn load_model(source: &Path, checkpoints: &Path, wall_time: f64) -> Result<C
     let draft = Draft {
         run: card.run,
         attempt: ATTEMPT.to_owned(),
-        step: 0,
-        epoch: 0,
-        metric: None,
         config: card.config,
         meta: card.meta,
         metrics: card.metrics,
         findings: card.findings,
         versions: card.versions,
         wall_time,
+        ..Draft::default()
     };
     Ok(commit(&temporary, &checkpoints.join(name::committed(0)), &tables, draft)?)
 }
@@ -99,28 +96,21 @@ pub fn load_native(
         shard.whole(&format!("{prefix}.{}", tensor.name), dtype, &tensor.shape, &native.tensor(&tensor.name)?)?;
     }
     let tables = [shard.finish()?];
-    let json = |error: serde_json::Error| ConvertError::Fit {
-        path: source.to_path_buf(),
-        problems: vec![format!("its description cannot be written: {error}")],
-    };
+    let json =
+        |error: serde_json::Error| ConvertError::unfit(source, format!("its description cannot be written: {error}"));
     let config = RunConfig { model: native.model(&config.model)?, ..config.clone() };
     let draft = Draft {
         run: "ENN for PyTorch".to_owned(),
         attempt: ATTEMPT.to_owned(),
-        step: 0,
-        epoch: 0,
-        metric: None,
         config: serde_json::to_value(&config).map_err(json)?,
         meta: serde_json::to_value(described(&native, own)?).map_err(json)?,
-        metrics: BTreeMap::new(),
         findings: Findings { baselines: BTreeMap::new(), decisions: native.unmapped_lines() },
-        versions: BTreeMap::new(),
         wall_time,
+        ..Draft::default()
     };
     Ok(Some(commit(&temporary, &checkpoints.join(name::committed(0)), &tables, draft)?))
 }
 
-/// Describes why a file of ENN for PyTorch does not fit the data, one sentence each.
 fn data_mismatches(native: &Native, own: &StagedMeta) -> Vec<String> {
     let mut problems = Vec::new();
     if native.in_dim != own.features.len() as u64 {
@@ -166,7 +156,6 @@ fn described(native: &Native, own: &StagedMeta) -> Result<StagedMeta, ConvertErr
     Ok(meta)
 }
 
-/// The tensors of a file of any form.
 enum Weights {
     Safetensors(MappedFile),
     Pt(StateFile),
@@ -183,7 +172,6 @@ impl Weights {
         }
     }
 
-    /// Returns the type and shape of every tensor by name.
     fn tensors(&self) -> BTreeMap<String, TensorType> {
         match self {
             Self::Safetensors(mapped) => {
@@ -234,7 +222,6 @@ fn refuse_native(path: &Path, file: &StateFile) -> Result<(), ConvertError> {
     Err(ConvertError::Native { path: path.to_path_buf(), about, tensors })
 }
 
-/// Lists tensors that are missing, unexpected or different, one sentence each.
 fn card_mismatches(card: &ModelCard, found: &BTreeMap<String, (Option<TensorDType>, Vec<u64>)>) -> Vec<String> {
     let mut problems = Vec::new();
     let wanted: BTreeMap<&str, &CardTensor> =
@@ -258,8 +245,8 @@ fn card_mismatches(card: &ModelCard, found: &BTreeMap<String, (Option<TensorDTyp
 }
 
 fn cannot_make(source: &Path, entry: &CardTensor) -> ConvertError {
-    let problems = vec![format!("{} of type {} {:?} cannot be made", entry.name, entry.dtype, entry.shape)];
-    ConvertError::Fit { path: source.to_path_buf(), problems }
+    let problem = format!("{} of type {} {:?} cannot be made", entry.name, entry.dtype, entry.shape);
+    ConvertError::unfit(source, problem)
 }
 
 /// Returns the initial content of one state tensor: a weight, a given value, or zeros.

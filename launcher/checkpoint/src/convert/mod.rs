@@ -30,10 +30,8 @@ pub use verify::{Outcome, Verified, verify};
 use enn_common::checkpoint::form::FileForm;
 use std::path::Path;
 
-/// Key of the weights in a .pt file of ENN.
 const MODEL: &str = "model";
 
-/// Forms of a saved model, by the name's extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// `.safetensors`: weights and buffers, the card in `__metadata__`.
@@ -58,7 +56,6 @@ impl Form {
         }
     }
 
-    /// Returns the form for a name.
     pub fn of(path: &Path) -> Result<Self, ConvertError> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("safetensors") => Ok(Self::Safetensors),

@@ -13,7 +13,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The header key that is not a tensor.
 const RESERVED: &str = "__metadata__";
 /// Alignment of the start of the data, bytes.
 const ALIGN_BYTES: usize = 64;
@@ -56,7 +55,7 @@ pub(super) fn write(
         let what = format!(
             "a tensor is named {RESERVED}, which the format keeps for itself\n  hint: write NAME.pt or a directory, which have room for it"
         );
-        return Err(ConvertError::Sharded { path: path.to_path_buf(), what });
+        return Err(ConvertError::sharded(path, what));
     }
     let mut header = Map::new();
     let mut words = about.clone();
@@ -121,16 +120,16 @@ impl MappedFile {
         let names = keys::names_bytes(map.bytes());
         if names > keys::NAMES_BYTES_MAX {
             let what = format!("its header is said to have {names} bytes, expected at most {}", keys::NAMES_BYTES_MAX);
-            return Err(ConvertError::Sharded { path: path.to_path_buf(), what });
+            return Err(ConvertError::sharded(path, what));
         }
         let wrong = |source| ConvertError::Safetensors { path: path.to_path_buf(), source };
         let read = panics::caught("safetensors", || SafeTensors::read_metadata(map.bytes()));
-        let read = read.map_err(|panic| ConvertError::Sharded { path: path.to_path_buf(), what: panic.to_string() })?;
+        let read = read.map_err(|panic| ConvertError::sharded(path, panic.to_string()))?;
         let (header_bytes, header) = read.map_err(wrong)?;
         let data_at = header_bytes + size_of::<u64>();
         if let Some(name) = keys::twice(map.bytes().get(size_of::<u64>()..data_at).unwrap_or_default()) {
             let what = format!("its header has {name:?} twice, which is ambiguous");
-            return Err(ConvertError::Sharded { path: path.to_path_buf(), what });
+            return Err(ConvertError::sharded(path, what));
         }
         let stored = |info: &safetensors::tensor::TensorInfo| {
             let dtype = json!(info.dtype).as_str().unwrap_or_default().to_owned();
@@ -149,7 +148,6 @@ impl MappedFile {
         &self.path
     }
 
-    /// Returns the entries of `__metadata__`.
     pub(super) fn about(&self) -> &BTreeMap<String, String> {
         &self.about
     }
@@ -158,7 +156,6 @@ impl MappedFile {
         &self.tensors
     }
 
-    /// Returns the row-major bytes of a tensor of this file.
     pub(super) fn bytes(&self, stored: &Stored) -> &[u8] {
         self.map.bytes().get(stored.begin..stored.end).unwrap_or_default()
     }

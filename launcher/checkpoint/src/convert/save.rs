@@ -2,7 +2,7 @@
 
 use super::{
     ConvertError, Form,
-    copy::copy_checkpoint,
+    copy::{copy_checkpoint, write_beside},
     safetensors::{self, Tensor},
 };
 use enn_common::{
@@ -11,23 +11,20 @@ use enn_common::{
         Checkpoint, Extent, Manifest, PathPart, Value, find_sound, name,
         state_file::{self, Content, StateEntry},
     },
-    fs::{Disk, Storage, atomic, displace, space},
+    fs::{Disk, atomic, displace, space},
 };
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
 };
 
-/// Names of state tensors that do not start at zero in a new training.
 const ORDER: &str = "progress.order";
 const BEST_METRIC: &str = "progress.best_metric";
 
-/// The result of [`save_model`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Saved {
     pub path: PathBuf,
     pub tensors: u64,
-    /// The bytes of all elements.
     pub bytes: u64,
 }
 
@@ -63,25 +60,17 @@ pub fn save_model(source: &Path, target: &Path, replace: bool) -> Result<Saved, 
     let bytes = tensors.iter().map(Tensor::bytes).sum();
     space::require(atomic::parent(target), bytes)?;
     let about = card(&checkpoint, manifest, &tensors)?;
-    let beside = atomic::temporary(target);
     let mut read = |name: &str| -> Result<Vec<u8>, ConvertError> {
         let from = sources.get(name).map_or(name, String::as_str);
         Ok(checkpoint.tensor(from)?.bytes)
     };
-    let written = match form {
+    write_beside(target, true, |beside| match form {
         Form::Safetensors => {
             let about = [(model_card::KEY.to_owned(), about)].into();
-            safetensors::write(&beside, &about, &tensors, &mut read)
+            safetensors::write(beside, &about, &tensors, &mut read)
         }
-        _ => write_pt(&beside, &about, &tensors, &mut read),
-    };
-    let named = written.and_then(|()| Ok(Disk.rename(&beside, target)?));
-    if let Err(error) = named {
-        // The first error is returned; the leftover has a hidden name.
-        let _ = std::fs::remove_file(&beside);
-        return Err(error);
-    }
-    Disk.sync_dir(atomic::parent(target))?;
+        _ => write_pt(beside, &about, &tensors, &mut read),
+    })?;
     Ok(Saved { path: target.to_path_buf(), tensors: tensors.len() as u64, bytes })
 }
 
@@ -104,7 +93,6 @@ fn write_pt(
     state_file::write(&Disk, path, &entries, &mut |entry| read(&tensors[entry].name))
 }
 
-/// Maps plain names to names in the checkpoint: the best weights, and the buffers.
 fn weights(checkpoint: &Checkpoint) -> Result<BTreeMap<String, String>, ConvertError> {
     let plain = |prefix: &str| {
         let names = checkpoint.tensor_names().filter_map(|name| Some((name.strip_prefix(prefix)?.to_owned(), name)));
@@ -121,15 +109,11 @@ fn weights(checkpoint: &Checkpoint) -> Result<BTreeMap<String, String>, ConvertE
 
 fn described(checkpoint: &Checkpoint, name: &str, source: &str) -> Result<Tensor, ConvertError> {
     let entry = checkpoint.entry(source)?;
-    let wrong = || ConvertError::Fit {
-        path: checkpoint.dir().to_path_buf(),
-        problems: vec![format!("{source} is of the element type {}, which is not saved", entry.dtype)],
-    };
-    let element = entry.dtype().ok_or_else(wrong)?.into();
+    let problem = || format!("{source} is of the element type {}, which is not saved", entry.dtype);
+    let element = entry.dtype().ok_or_else(|| ConvertError::unfit(checkpoint.dir(), problem()))?.into();
     Ok(Tensor { name: name.to_owned(), element, shape: entry.shape.clone() })
 }
 
-/// Returns the model card as JSON.
 fn card(checkpoint: &Checkpoint, manifest: &Manifest, tensors: &[Tensor]) -> Result<String, ConvertError> {
     let of_file = |tensor: &Tensor| CardTensor {
         name: tensor.name.clone(),

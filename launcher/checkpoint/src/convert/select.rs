@@ -5,7 +5,6 @@
 pub struct Selection {
     /// Patterns of which one must match; empty: every name matches.
     pub only: Vec<String>,
-    /// Patterns of which none may match.
     pub without: Vec<String>,
     /// A prefix that is removed from names, with the dot after it.
     pub strip: Option<String>,

@@ -18,14 +18,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The end of an index file's name.
 pub(super) const INDEX_END: &str = ".safetensors.index.json";
 /// Key of DCP's description of a shard, a JSON text in `__metadata__`.
 const SHARDING: &str = "DCP_SHARDING_INFO";
-/// Maximum size of an index, bytes.
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
-/// A part of a tensor in one file.
 #[derive(Debug)]
 struct Piece {
     file: usize,
@@ -40,8 +37,7 @@ struct Entry {
     pieces: Vec<Piece>,
 }
 
-/// Open .safetensors files that form one set of tensors.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Sharded {
     /// The given file or directory.
     path: PathBuf,
@@ -53,12 +49,10 @@ pub(crate) struct Sharded {
 }
 
 impl Sharded {
-    /// Returns whether a directory contains such files.
     pub(super) fn is_in(dir: &Path) -> bool {
         !files_in(dir, ".safetensors").is_empty()
     }
 
-    /// Opens a file, the files of an index, or a directory with either.
     pub(super) fn open(path: &Path) -> Result<Self, ConvertError> {
         if !path.is_dir() {
             let indexed = path.to_string_lossy().ends_with(INDEX_END);
@@ -69,20 +63,14 @@ impl Sharded {
             [index] => Self::of_index(path, index),
             [one, other, ..] => {
                 let what = format!("it has two indices, {} and {}; name one of them", one.display(), other.display());
-                Err(ConvertError::Sharded { path: path.to_path_buf(), what })
+                Err(ConvertError::sharded(path, what))
             }
         }
     }
 
     fn of_files(path: &Path, files: &[PathBuf]) -> Result<Self, ConvertError> {
         let files = files.iter().map(|file| MappedFile::open(file)).collect::<Result<Vec<_>, _>>()?;
-        let mut all = Self {
-            path: path.to_path_buf(),
-            files: Vec::new(),
-            tensors: BTreeMap::new(),
-            index: None,
-            unbounded: None,
-        };
+        let mut all = Self { path: path.to_path_buf(), ..Self::default() };
         for (number, file) in files.iter().enumerate() {
             let sharding = sharding(file)?;
             for (name, stored) in file.tensors() {
@@ -96,23 +84,15 @@ impl Sharded {
     fn of_index(path: &Path, index: &Path) -> Result<Self, ConvertError> {
         let map = weight_map(index)?;
         let names: BTreeSet<&RelPath> = map.values().collect();
-        let mut all = Self {
-            path: path.to_path_buf(),
-            files: Vec::new(),
-            tensors: BTreeMap::new(),
-            index: Some(index.to_path_buf()),
-            unbounded: None,
-        };
+        let mut all = Self { path: path.to_path_buf(), index: Some(index.to_path_buf()), ..Self::default() };
         for file in names {
             let mapped = MappedFile::open(&listed_file(index, file)?)?;
             let number = all.files.len();
             for name in map.iter().filter(|(_, of)| *of == file).map(|(name, _)| name) {
                 let stored = mapped.tensors().get(name);
-                let missing = || ConvertError::Sharded {
-                    path: index.to_path_buf(),
-                    what: format!("tensor {name} is listed in {file}, which does not hold it"),
-                };
-                all.add(number, &mapped, name, stored.ok_or_else(missing)?, None)?;
+                let what = || format!("tensor {name} is listed in {file}, which does not hold it");
+                let stored = stored.ok_or_else(|| ConvertError::sharded(index, what()))?;
+                all.add(number, &mapped, name, stored, None)?;
             }
             all.files.push(mapped);
         }
@@ -127,7 +107,7 @@ impl Sharded {
         stored: &Stored,
         sharding: Option<&Value>,
     ) -> Result<(), ConvertError> {
-        let wrong = |what: String| ConvertError::Sharded { path: file.path().to_path_buf(), what };
+        let wrong = |what: String| ConvertError::sharded(file.path(), what);
         let numbers = |value: &Value| value.as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<_>>>();
         let mut offsets = vec![0; stored.shape.len()];
         let mut global = None;
@@ -188,27 +168,22 @@ impl Sharded {
         let tensor = |(name, entry): (&String, &Entry)| {
             let element = Element::of_safetensors(&entry.dtype);
             let what = || format!("tensor {name} is of the element type {}, which is not read", entry.dtype);
-            let element = element.ok_or_else(|| ConvertError::Sharded { path: self.path.clone(), what: what() })?;
+            let element = element.ok_or_else(|| ConvertError::sharded(&self.path, what()))?;
             Ok(Tensor { name: name.clone(), element, shape: entry.shape.clone() })
         };
         self.tensors.iter().map(tensor).collect()
     }
 
-    /// Checks that the pieces of a tensor tile it.
     pub(super) fn check(&self, name: &str) -> Result<(), ConvertError> {
         let Some(entry) = self.tensors.get(name) else { return Ok(()) };
         let holders = || entry.pieces.iter().map(|piece| self.files[piece.file].path().display().to_string());
-        let wrong = |error: enn_common::checkpoint::CoverageError| ConvertError::Sharded {
-            path: self.path.clone(),
-            what: format!(
-                "tensor {name}: {error}; it is in {}: a shard is missing or of another save",
-                holders().collect::<Vec<_>>().join(", ")
-            ),
-        };
-        check_coverage(&entry.shape, entry.pieces.iter().map(|piece| &piece.region)).map_err(wrong)
+        check_coverage(&entry.shape, entry.pieces.iter().map(|piece| &piece.region)).map_err(|error| {
+            let holders = holders().collect::<Vec<_>>().join(", ");
+            let what = format!("tensor {name}: {error}; it is in {holders}: a shard is missing or of another save");
+            ConvertError::sharded(&self.path, what)
+        })
     }
 
-    /// Reads the row-major bytes of a tensor.
     pub(super) fn tensor(&self, name: &str) -> Result<Vec<u8>, ConvertError> {
         let Some(entry) = self.tensors.get(name) else { return Ok(Vec::new()) };
         if let [piece] = entry.pieces.as_slice()
@@ -266,14 +241,12 @@ fn files_in(dir: &Path, end: &str) -> Vec<PathBuf> {
 
 fn sharding(file: &MappedFile) -> Result<Option<Value>, ConvertError> {
     let Some(text) = file.about().get(SHARDING) else { return Ok(None) };
-    let wrong =
-        |_| ConvertError::Sharded { path: file.path().to_path_buf(), what: format!("its {SHARDING} is no JSON") };
+    let wrong = |_| ConvertError::sharded(file.path(), format!("its {SHARDING} is no JSON"));
     serde_json::from_str(text).map(Some).map_err(wrong)
 }
 
-/// Reads the map from tensors to files of an index.
 fn weight_map(index: &Path) -> Result<BTreeMap<String, RelPath>, ConvertError> {
-    let wrong = |what: &str| ConvertError::Sharded { path: index.to_path_buf(), what: what.to_owned() };
+    let wrong = |what: &str| ConvertError::sharded(index, what);
     let length = fs::metadata(index).map_err(FileError::of("read", index))?.len();
     if length > INDEX_BYTES_MAX {
         return Err(wrong("it is larger than any index"));

@@ -3,7 +3,6 @@
 use super::{ConvertError, native::Native, source::Source};
 use std::path::{Path, PathBuf};
 
-/// Maximum length of a shown plain value, characters.
 const VALUE_CHARS_MAX: usize = 160;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,20 +13,16 @@ pub struct Contents {
     pub tensors: Vec<(String, &'static str, Vec<u64>)>,
     /// Plain values in Python syntax, truncated if they are long; or why one cannot be read.
     pub values: Vec<(String, String)>,
-    /// Entries that are not read, with the reason.
     pub refused: Vec<String>,
-    /// The mapping to ENN of a file of ENN for PyTorch.
     pub mapped: Option<Mapped>,
 }
 
-/// How ENN reads a file of ENN for PyTorch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapped {
     /// The name in the file, the setting of ENN, and the value.
     pub settings: Vec<(String, String, String)>,
     /// The tensor of ENN, its shape, and the names it is assembled from.
     pub tensors: Vec<(String, Vec<u64>, Vec<String>)>,
-    /// Entries that are not used, with the reason.
     pub left: Vec<(String, String)>,
 }
 
@@ -45,7 +40,6 @@ impl Mapped {
     }
 }
 
-/// Reads names and plain values without the tensors' data.
 pub fn contents(path: &Path) -> Result<Contents, ConvertError> {
     let source = Source::open(path)?;
     let tensors = source.tensors()?.into_iter().map(|one| (one.name, one.element.torch(), one.shape)).collect();

@@ -14,9 +14,7 @@ use enn_common::{
 };
 use std::{collections::BTreeMap, path::Path};
 
-/// An open source of tensors.
 pub(crate) enum Source {
-    /// A checkpoint of ENN or PyTorch.
     Dcp(Box<Checkpoint>),
     /// One or more .safetensors files.
     Safetensors(Sharded),
@@ -26,7 +24,6 @@ pub(crate) enum Source {
     Native(Box<Native>),
 }
 
-/// A plain value that is copied to a checkpoint.
 pub(super) enum PlainValue {
     /// The item in a checkpoint and the CRC-32 of its pickle, copied unchanged even if it cannot be decoded.
     Item(Vec<u8>, u32),
@@ -60,12 +57,10 @@ impl Source {
         }
     }
 
-    /// Returns the checkpoint if the source is one.
     pub(super) fn checkpoint(&self) -> Option<&Checkpoint> {
         if let Self::Dcp(open) = self { Some(open) } else { None }
     }
 
-    /// Returns the name of the form for messages.
     pub(crate) fn form(&self) -> &'static str {
         match self {
             Self::Dcp(open) if open.manifest().is_some() => "ENN checkpoint",
@@ -80,7 +75,6 @@ impl Source {
         }
     }
 
-    /// Describes possible damage that shows without reading tensors.
     pub(super) fn suspicions(&self) -> Vec<String> {
         match self {
             Self::Dcp(open) => open.suspicions(),
@@ -89,7 +83,6 @@ impl Source {
         }
     }
 
-    /// Returns the number of files with tensors.
     pub(super) fn file_count(&self) -> usize {
         match self {
             Self::Dcp(open) => {
@@ -108,13 +101,9 @@ impl Source {
                 let tensor = |name: &str| {
                     let entry = open.entry(name)?;
                     let element = entry.element();
-                    let wrong = || ConvertError::Fit {
-                        path: open.dir().to_path_buf(),
-                        problems: vec![format!("{name} is of the element type {}, which is not read", entry.dtype)],
-                    };
-                    let name = name.to_owned();
-                    let shape = entry.shape.clone();
-                    Ok(Tensor { name, element: element.ok_or_else(wrong)?, shape })
+                    let problem = || format!("{name} is of the element type {}, which is not read", entry.dtype);
+                    let element = element.ok_or_else(|| ConvertError::unfit(open.dir(), problem()))?;
+                    Ok(Tensor { name: name.to_owned(), element, shape: entry.shape.clone() })
                 };
                 open.tensor_names().map(tensor).collect()
             }
@@ -131,7 +120,6 @@ impl Source {
         }
     }
 
-    /// Reads the row-major bytes of a tensor.
     pub(crate) fn tensor(&self, tensor: &Tensor) -> Result<Vec<u8>, ConvertError> {
         match self {
             Self::Dcp(open) => Ok(open.raw(&tensor.name, &Region::whole(&tensor.shape))?.1),
@@ -141,7 +129,6 @@ impl Source {
         }
     }
 
-    /// Returns the names of plain values.
     pub(crate) fn values(&self) -> Vec<String> {
         match self {
             Self::Dcp(open) => open.metadata().values.keys().cloned().collect(),
@@ -150,7 +137,6 @@ impl Source {
         }
     }
 
-    /// Reads a plain value.
     pub(crate) fn value(&self, name: &str) -> Result<Value, ConvertError> {
         match self {
             Self::Dcp(open) => Ok(open.value(name)?),
@@ -159,7 +145,6 @@ impl Source {
         }
     }
 
-    /// Reads a plain value to copy it into a checkpoint.
     pub(super) fn plain_value(&self, name: &str) -> Result<PlainValue, ConvertError> {
         match self {
             Self::Dcp(open) => open.item(name).map(|(bytes, crc32)| PlainValue::Item(bytes, crc32)).map_err(Into::into),
@@ -209,7 +194,6 @@ impl Source {
         }
     }
 
-    /// Describes entries that are not read, with the reason.
     pub(crate) fn refused(&self) -> Vec<String> {
         match self {
             Self::Pt(file) => {
@@ -223,7 +207,6 @@ impl Source {
         }
     }
 
-    /// Returns the references that run code when Python loads the file.
     pub(crate) fn dangerous(&self) -> &[Mention] {
         match self {
             Self::Pt(file) => file.mentions().dangerous(),
@@ -242,7 +225,6 @@ impl Source {
     }
 }
 
-/// Returns the name of an entry for messages.
 fn named(name: &str) -> &str {
     if name.is_empty() { "the file itself" } else { name }
 }

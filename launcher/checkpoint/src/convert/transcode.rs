@@ -5,6 +5,7 @@
 use super::{
     ConvertError,
     cast::{cast, target as cast_target},
+    copy::write_beside,
     safetensors::{self, Tensor},
     select::Selection,
     source::{PlainValue, Source},
@@ -20,7 +21,6 @@ use enn_common::{
 use serde_json::json;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     path::{Path, PathBuf},
 };
 
@@ -29,7 +29,6 @@ pub const SHARD_BYTES: u64 = 5_000_000_000;
 /// Reserved space for names, shapes and headers, bytes per tensor.
 const OVERHEAD_BYTES: u64 = 2048;
 
-/// The form of a converted file or directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// A directory that `torch.distributed.checkpoint` reads.
@@ -45,7 +44,6 @@ pub enum Target {
 }
 
 impl Target {
-    /// Returns the form for a name.
     pub fn of(path: &Path) -> Result<Self, ConvertError> {
         match path.extension().and_then(|extension| extension.to_str()) {
             _ if path.is_dir() => Ok(Self::Dcp),
@@ -61,18 +59,14 @@ impl Target {
     }
 }
 
-/// The options of [`convert`].
 #[derive(Debug, Clone)]
 pub struct ConvertOptions {
     /// The form; `None`: by the target's name.
     pub form: Option<Target>,
-    /// The names of the tensors and values to take.
     pub select: Selection,
-    /// The new type of floating-point tensors.
     pub dtype: Option<TensorDType>,
     /// Size at which another file is started, where the form has several; bytes.
     pub shard_bytes: u64,
-    /// Whether an existing target is replaced.
     pub replace: bool,
 }
 
@@ -82,24 +76,20 @@ impl Default for ConvertOptions {
     }
 }
 
-/// The result of [`convert`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Converted {
     pub path: PathBuf,
     /// The number of source files with tensors.
     pub sources: usize,
     pub tensors: u64,
-    /// The number of plain values.
     pub values: u64,
     /// The bytes of all elements.
     pub bytes: u64,
-    /// Entries of the source that are left out, with the reason.
     pub left_out: Vec<String>,
     /// Notes for the user, such as elements that became infinite.
     pub notes: Vec<String>,
 }
 
-/// A selected tensor in the source, and its form in the target.
 struct SelectedTensor {
     from: Tensor,
     to: Tensor,
@@ -108,7 +98,6 @@ struct SelectedTensor {
 struct Conversion<'a> {
     source: &'a Source,
     selected: Vec<SelectedTensor>,
-    /// The names of plain values in the source and in the target.
     values: Vec<(String, String)>,
     shard_bytes: u64,
     notes: Vec<String>,
@@ -165,10 +154,8 @@ pub(super) fn convert_open(
     let total = selected.iter().map(|one| one.to.bytes()).fold(0, u64::saturating_add);
     check_names(target, &selected, &values)?;
     if selected.is_empty() {
-        return Err(ConvertError::InvalidOptions {
-            path: source.path().to_path_buf(),
-            what: "no tensor is chosen; see --only and --without".into(),
-        });
+        let what = "no tensor is chosen; see --only and --without".to_owned();
+        return Err(ConvertError::InvalidOptions { path: source.path().to_path_buf(), what });
     }
     let tensors = selected.len() as u64;
     let mut conversion = Conversion {
@@ -213,7 +200,7 @@ fn select_tensors(
                 "{name} is of the type {element}, whose numbers count only together with scales in other tensors; expected no other type \
                  to be asked for\n  hint: leave out --dtype, which copies every tensor as it is"
             );
-            return Err(ConvertError::Sharded { path: source.path().to_path_buf(), what });
+            return Err(ConvertError::sharded(source.path(), what));
         }
         let to = Tensor { name, element: cast_target(from.element, options.dtype), shape: from.shape.clone() };
         selected.push(SelectedTensor { from, to });
@@ -226,7 +213,6 @@ fn selected_values(source: &Source, options: &ConvertOptions) -> Vec<(String, St
     source.values().into_iter().filter_map(chosen).collect()
 }
 
-/// Returns an error when two tensors would have the same name in the target.
 fn check_names(target: &Path, selected: &[SelectedTensor], values: &[(String, String)]) -> Result<(), ConvertError> {
     let mut seen = BTreeSet::new();
     let names = selected.iter().map(|one| one.to.name.as_str()).chain(values.iter().map(|(_, to)| to.as_str()));
@@ -247,34 +233,21 @@ impl Conversion<'_> {
         let parent = atomic::parent(target);
         Disk.create_dir(parent)?;
         space::require(parent, self.total.saturating_add(OVERHEAD_BYTES * self.selected.len() as u64))?;
-        let beside = atomic::temporary(target);
-        let written = match form {
-            Target::Safetensors => self.safetensors(&beside),
-            Target::Pt => self.pt(&beside, left_out),
-            Target::Shards => self.shards(&beside),
-            Target::Dcp => self.directory(&beside, None),
-            Target::Enn => self.draft().and_then(|draft| self.directory(&beside, Some(draft))),
-        };
-        let named = written.and_then(|()| {
-            if form.is_file() {
-                Disk.rename(&beside, target)?;
-                return Ok(Disk.sync_dir(parent)?);
-            }
-            Ok(atomic::place_dir(&beside, target)?)
+        let written = write_beside(target, form.is_file(), |beside| match form {
+            Target::Safetensors => self.safetensors(beside),
+            Target::Pt => self.pt(beside, left_out),
+            Target::Shards => self.shards(beside),
+            Target::Dcp => self.directory(beside, None),
+            Target::Enn => self.directory(beside, Some(self.draft())),
         });
-        named.map_err(|error| {
-            // The first error is returned; the leftover has a hidden name.
-            let _ = if form.is_file() { fs::remove_file(&beside) } else { fs::remove_dir_all(&beside) };
-            match error {
-                ConvertError::NoType { name, element, .. } => {
-                    ConvertError::NoType { path: target.to_path_buf(), name, element }
-                }
-                other => other,
+        written.map_err(|error| match error {
+            ConvertError::NoType { name, element, .. } => {
+                ConvertError::NoType { path: target.to_path_buf(), name, element }
             }
+            other => other,
         })
     }
 
-    /// Reads and casts a tensor.
     fn read(&mut self, index: usize) -> Result<Vec<u8>, ConvertError> {
         let SelectedTensor { from, to } = &self.selected[index];
         let (bytes, overflowed) = cast(self.source.tensor(from)?, from.element, to.element);
@@ -407,13 +380,13 @@ impl Conversion<'_> {
     }
 
     /// Returns the description of the model for the manifest: that of the source, or else only that it was converted.
-    fn draft(&self) -> Result<Draft, ConvertError> {
+    fn draft(&self) -> Draft {
         if let Source::Dcp(open) = self.source
             && let Some(manifest) = open.manifest()
         {
-            return Ok(of_manifest(manifest));
+            return of_manifest(manifest);
         }
-        Ok(Draft { run: "converted".to_owned(), attempt: "convert".to_owned(), ..Draft::default() })
+        Draft { run: "converted".to_owned(), attempt: "convert".to_owned(), ..Draft::default() }
     }
 }
 

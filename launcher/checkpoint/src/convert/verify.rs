@@ -12,15 +12,12 @@ use enn_common::checkpoint::{
 };
 use std::path::{Path, PathBuf};
 
-/// The result of [`verify`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Verified {
     pub path: PathBuf,
     pub form: &'static str,
     pub tensors: u64,
-    /// The number of plain values.
     pub values: u64,
-    /// The bytes of all tensors.
     pub bytes: u64,
     /// Damage, one sentence each: bytes differ from those that were written.
     pub problems: Vec<String>,
@@ -36,10 +33,8 @@ pub struct Verified {
     pub is_unread: bool,
 }
 
-/// The summary of a verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// No problem was found.
     Whole,
     /// Everything that was read is correct, but not everything was read.
     Foreign,
@@ -47,12 +42,10 @@ pub enum Outcome {
     Suspect,
     /// Bytes differ from those that were written.
     Damaged,
-    /// Python would run code while loading it.
     Dangerous,
 }
 
 impl Outcome {
-    /// Returns the name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Whole => "whole",
@@ -65,7 +58,6 @@ impl Outcome {
 }
 
 impl Verified {
-    /// Returns the most severe finding.
     pub fn outcome(&self) -> Outcome {
         if !self.dangerous.is_empty() {
             Outcome::Dangerous
@@ -91,19 +83,10 @@ pub fn verify(path: &Path, deep: bool, progress: &mut dyn FnMut(u64, u64)) -> Re
         return Ok(match open {
             Ok(open) => checkpoint(&open, deep, progress),
             Err(error) => {
-                let mut findings = CheckpointFindings::default();
-                findings.add_error(&error);
-                let CheckpointFindings { problems, foreign, dangerous } = findings;
                 let path = path.to_path_buf();
-                Verified {
-                    path,
-                    form: "checkpoint",
-                    problems,
-                    foreign,
-                    dangerous,
-                    is_unread: true,
-                    ..Verified::default()
-                }
+                let mut found = Verified { path, form: "checkpoint", is_unread: true, ..Verified::default() };
+                found.add_error(&error);
+                found
             }
         });
     }
@@ -120,7 +103,6 @@ pub fn verify(path: &Path, deep: bool, progress: &mut dyn FnMut(u64, u64)) -> Re
     }
 }
 
-/// Returns the result for a file that cannot be read.
 fn unread(path: &Path, error: &StateFileError) -> Verified {
     let is_damage = matches!(error, StateFileError::Item { source, .. } if source.is_damage());
     let message = error.to_string();
@@ -130,7 +112,6 @@ fn unread(path: &Path, error: &StateFileError) -> Verified {
     Verified { path: path.to_path_buf(), form: "file", foreign: vec![message], is_unread: true, ..Verified::default() }
 }
 
-/// Describes a reference that runs code.
 fn danger_message(found: &Mention) -> String {
     format!("{found} at byte {} of a pickle: Python runs it, or what it reaches, while loading the file", found.at)
 }
@@ -150,82 +131,63 @@ fn checkpoint(open: &Checkpoint, deep: bool, progress: &mut dyn FnMut(u64, u64))
         done += bytes;
         progress(done, total);
     };
-    let mut findings = CheckpointFindings::default();
-    open.inspect_files(&mut tick).iter().for_each(|error| findings.add_error(error));
-    let mut notes = Vec::new();
-    if every {
-        let found = open.inspect(&mut tick);
-        found.problems.iter().for_each(|error| findings.add_error(error));
-        findings.add_mentions(&found);
-        if found.unchecked > 0 {
-            notes.push(format!("{} items carry no checksum: nothing can be findings of their bytes", found.unchecked));
-        }
-        let stale = found.unlisted.into_iter();
-        notes.extend(stale.map(|file| format!("{file} belongs to no tensor: left over from another save")));
-    }
-    let form = if ours { "ENN checkpoint" } else { "PyTorch DCP" };
-    Verified {
+    let mut verified = Verified {
         path: open.dir().to_path_buf(),
-        form,
+        form: if ours { "ENN checkpoint" } else { "PyTorch DCP" },
         tensors: shown.tensors.len() as u64,
         values: shown.values.len() as u64,
         bytes: open.metadata().tensor_bytes(),
-        problems: findings.problems,
-        foreign: findings.foreign,
-        dangerous: findings.dangerous,
         suspicions: open.suspicions(),
-        notes,
-        is_unread: false,
+        ..Verified::default()
+    };
+    open.inspect_files(&mut tick).iter().for_each(|error| verified.add_error(error));
+    if every {
+        let found = open.inspect(&mut tick);
+        found.problems.iter().for_each(|error| verified.add_error(error));
+        verified.add_mentions(&found);
+        if found.unchecked > 0 {
+            let what = "items carry no checksum: nothing can be findings of their bytes";
+            verified.notes.push(format!("{} {what}", found.unchecked));
+        }
+        let stale = found.unlisted.into_iter();
+        verified.notes.extend(stale.map(|file| format!("{file} belongs to no tensor: left over from another save")));
     }
+    verified
 }
 
 fn files(source: &Source, deep: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Verified, ConvertError> {
     let tensors = source.tensors()?;
     let total = tensors.iter().map(Tensor::bytes).fold(0, u64::saturating_add);
-    let FileFindings { mut problems, foreign, mut notes } = FileFindings::of(source);
-    let dangerous = source.dangerous().iter().map(danger_message).collect();
-    let mut done = 0;
-    for tensor in &tensors {
-        match source.tensor(tensor) {
-            Ok(bytes) if deep => notes.extend(not_finite(tensor, &bytes)),
-            Ok(_) => {}
-            Err(error) => problems.push(error.to_string()),
-        }
-        done += tensor.bytes();
-        progress(done, total);
-    }
-    if let Source::Safetensors(files) = source {
-        problems.extend(files.inconsistencies());
-        notes.push(
-            "safetensors carries no checksums: that headers, lengths and shards fit is all that can be findings".into(),
-        );
-        notes.extend(files.unbounded());
-    }
-    Ok(Verified {
+    let mut verified = Verified {
         path: source.path().to_path_buf(),
         form: source.form(),
         tensors: tensors.len() as u64,
         values: source.values().len() as u64,
         bytes: total,
-        problems,
-        foreign,
-        dangerous,
-        suspicions: Vec::new(),
-        notes,
-        is_unread: false,
-    })
+        dangerous: source.dangerous().iter().map(danger_message).collect(),
+        ..Verified::default()
+    };
+    verified.add_refused(source);
+    let mut done = 0;
+    for tensor in &tensors {
+        match source.tensor(tensor) {
+            Ok(bytes) if deep => verified.notes.extend(not_finite(tensor, &bytes)),
+            Ok(_) => {}
+            Err(error) => verified.problems.push(error.to_string()),
+        }
+        done += tensor.bytes();
+        progress(done, total);
+    }
+    if let Source::Safetensors(files) = source {
+        verified.problems.extend(files.inconsistencies());
+        let note = "safetensors carries no checksums: that headers, lengths and shards fit is all that can be findings";
+        verified.notes.push(note.to_owned());
+        verified.notes.extend(files.unbounded());
+    }
+    Ok(verified)
 }
 
-/// Problems of a checkpoint by kind.
-#[derive(Default)]
-struct CheckpointFindings {
-    problems: Vec<String>,
-    foreign: Vec<String>,
-    dangerous: Vec<String>,
-}
-
-impl CheckpointFindings {
-    /// Adds an error under its kind.
+impl Verified {
     fn add_error(&mut self, error: &ReadError) {
         let message = error.to_string();
         match error.refused_mention() {
@@ -246,30 +208,22 @@ impl CheckpointFindings {
                 .extend(mentions.dangerous().iter().map(|mention| format!("{name}: {}", danger_message(mention))));
         }
     }
-}
 
-/// Problems of a file that were found when it was opened.
-#[derive(Default)]
-struct FileFindings {
-    problems: Vec<String>,
-    foreign: Vec<String>,
-    notes: Vec<String>,
-}
-
-impl FileFindings {
-    fn of(source: &Source) -> Self {
-        let Source::Pt(file) = source else { return Self { notes: source.refused(), ..Self::default() } };
-        let mut found = Self { foreign: foreign(file), ..Self::default() };
+    /// Adds what was refused when the source was opened.
+    fn add_refused(&mut self, source: &Source) {
+        let Source::Pt(file) = source else {
+            self.notes = source.refused();
+            return;
+        };
+        self.foreign = foreign(file);
         for (name, error) in file.refused() {
             let message = format!("{name}: {error}");
-            if error.is_damage() { found.problems.push(message) } else { found.foreign.push(message) }
+            if error.is_damage() { self.problems.push(message) } else { self.foreign.push(message) }
         }
         if file.form() != FileForm::Zip {
-            found.notes.push(
-                "this form carries no checksums: that pickles and lengths fit is all that can be findings".into(),
-            );
+            let note = "this form carries no checksums: that pickles and lengths fit is all that can be findings";
+            self.notes.push(note.to_owned());
         }
-        found
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
 };
 use enn_common::{
     artifact::chunk::RowStatus,
-    staged::{StagedError, npy::NpyElement, reader::NpyMap},
+    staged::{npy::NpyElement, reader::NpyMap},
 };
 use std::path::Path;
 
@@ -17,7 +17,6 @@ pub struct Arrays {
     pub out_shape: Vec<usize>,
     /// Predictions (N, *out_shape), NaN where there is none.
     pub values: Vec<f32>,
-    /// The identities of the rows (N).
     pub row_ids: Vec<i64>,
     /// The status of each row (N).
     pub status: Vec<RowStatus>,
@@ -41,14 +40,14 @@ impl Arrays {
         let mut found = Self {
             out_shape: shape.iter().skip(1).map(|size| *size as usize).collect(),
             values: points.numbers().unwrap_or_default().to_vec(),
-            row_ids: numbers(dir, IDS, NpyElement::I64, rows)?.numbers().unwrap_or_default().to_vec(),
+            row_ids: NpyMap::open_as(&dir.join(IDS), NpyElement::I64, rows)?.numbers().unwrap_or_default().to_vec(),
             status: status.data().iter().filter_map(|number| RowStatus::of(*number)).collect(),
             levels: Vec::new(),
             quantiles: Vec::new(),
         };
         if dir.join(LEVELS).exists() {
             found.levels = NpyMap::open(&dir.join(LEVELS))?.numbers().unwrap_or_default().to_vec();
-            let quantiles = numbers(dir, QUANTILES, NpyElement::F32, count * found.levels.len() as u64)?;
+            let quantiles = NpyMap::open_as(&dir.join(QUANTILES), NpyElement::F32, count * found.levels.len() as u64)?;
             found.quantiles = quantiles.numbers().unwrap_or_default().to_vec();
         }
         Ok(found)
@@ -59,8 +58,4 @@ impl Arrays {
         let cells = self.out_shape.iter().product::<usize>();
         &self.values[row * cells..(row + 1) * cells]
     }
-}
-
-fn numbers(dir: &Path, name: &str, element: NpyElement, count: u64) -> Result<NpyMap, StagedError> {
-    NpyMap::open_as(&dir.join(name), element, count)
 }

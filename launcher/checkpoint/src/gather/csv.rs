@@ -2,40 +2,26 @@
 
 use super::{
     GatherError,
-    layout::{Layout, Rows},
+    layout::Rows,
     predictions::{OutputWriter, TableFile},
-    table::Table,
 };
-use enn_common::{fs::FileError, staged::StagedMeta};
-use std::{
-    borrow::Cow,
-    fmt::Write as _,
-    fs::File,
-    io::Write as _,
-    path::{Path, PathBuf},
-};
+use enn_common::fs::FileError;
+use std::{borrow::Cow, fmt::Write as _, io::Write as _};
 
-/// A CSV file that is being written.
-pub(super) struct CsvOut {
-    file: File,
-    table: Table,
-    path: PathBuf,
-    name: String,
-}
+pub(super) struct CsvOut(TableFile);
 
 impl CsvOut {
-    /// Starts `folder/NAME`, where NAME is that of the output.
-    pub(super) fn create(folder: &Path, output: &Path, meta: &StagedMeta, layout: Layout) -> Result<Self, GatherError> {
-        let TableFile { mut file, table, path, name } = TableFile::at(folder, output, meta, layout)?;
-        let header: Vec<Cow<'_, str>> = table.schema().fields().iter().map(|field| quoted(field.name())).collect();
-        file.write_all(format!("{}\n", header.join(",")).as_bytes()).map_err(FileError::of("write", &path))?;
-        Ok(Self { file, table, path, name })
+    pub(super) fn create(mut to: TableFile) -> Result<Self, GatherError> {
+        let names: Vec<Cow<'_, str>> = to.table.schema().fields().iter().map(|field| quoted(field.name())).collect();
+        let header = format!("{}\n", names.join(","));
+        to.file.write_all(header.as_bytes()).map_err(FileError::of("write", &to.path))?;
+        Ok(Self(to))
     }
 }
 
 impl OutputWriter for CsvOut {
     fn write(&mut self, rows: &Rows<'_>) -> Result<(), GatherError> {
-        let (layout, places) = self.table.layout();
+        let (layout, places) = self.0.table.layout();
         let labels = if layout.classes { layout.labels(rows) } else { Vec::new() };
         let failed = layout.failed(rows);
         let mut text = String::new();
@@ -54,12 +40,12 @@ impl OutputWriter for CsvOut {
             }
             let _ = writeln!(text, ",{}", quoted(failed[row].as_deref().unwrap_or_default()));
         }
-        Ok(self.file.write_all(text.as_bytes()).map_err(FileError::of("write", &self.path))?)
+        Ok(self.0.file.write_all(text.as_bytes()).map_err(FileError::of("write", &self.0.path))?)
     }
 
     fn finish(self: Box<Self>) -> Result<Vec<String>, GatherError> {
-        self.file.sync_all().map_err(FileError::of("sync", &self.path))?;
-        Ok(vec![self.name])
+        self.0.file.sync_all().map_err(FileError::of("sync", &self.0.path))?;
+        Ok(vec![self.0.name])
     }
 }
 

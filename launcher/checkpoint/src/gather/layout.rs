@@ -8,24 +8,20 @@ use enn_common::{
 };
 use std::borrow::Cow;
 
-/// Maximum number of series that are named for one row.
 const SERIES_NAMED_MAX: usize = 8;
 
 /// The numbers of one row: all cells for each level, or all cells where no quantiles are predicted.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Layout {
-    /// The names of the cells.
     pub(super) columns: Vec<String>,
     /// The levels, ascending and including the median; empty without quantiles.
     pub(super) levels: Vec<f64>,
-    /// Whether the cells are classes.
     pub(super) classes: bool,
     /// The names of the series of the cells, in order, each with equally many cells; `None` for a series without training data. Empty where
     /// there are no series.
     series: Vec<Option<String>>,
 }
 
-/// The rows of a chunk.
 pub(super) struct Rows<'a> {
     pub(super) ids: &'a [i64],
     /// Row names; empty when rows have none.
@@ -63,7 +59,6 @@ impl Layout {
         rows.status.iter().enumerate().map(why).collect()
     }
 
-    /// Returns the series of a row without any number.
     fn without(&self, values: &[f32]) -> Vec<&str> {
         let cells = self.columns.len().max(1);
         let steps = self.columns.len() / self.series.len().max(1);
@@ -75,17 +70,14 @@ impl Layout {
         known.filter(|(at, _)| !has_number(*at)).map(|(_, name)| name).collect()
     }
 
-    /// Returns the number of values of a row.
     pub(super) fn numbers(&self) -> usize {
         self.columns.len() * self.levels.len().max(1)
     }
 
-    /// Returns the index of the point predictions among the levels.
     pub(super) fn point(&self) -> usize {
         self.levels.iter().position(|level| *level == MEDIAN).unwrap_or(0)
     }
 
-    /// Returns the layout with point predictions only.
     pub(super) fn points_only(&self) -> Self {
         Self { levels: Vec::new(), ..self.clone() }
     }
@@ -95,7 +87,6 @@ impl Layout {
         if is_point { self.points(values).into() } else { values.into() }
     }
 
-    /// Returns the point predictions of rows.
     pub(super) fn points(&self, values: &[f32]) -> Vec<f32> {
         let cells = self.columns.len();
         let point = self.point() * cells;

@@ -20,19 +20,15 @@ use std::{
 
 const FILE: &str = "ledger.jsonl";
 
-/// The properties that all chunks of a ledger share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// blake3 of the checkpoint's manifest, hex.
     pub checkpoint: String,
-    /// Digest of the staged data.
     pub data: String,
     pub chunk_rows: u64,
-    /// The number format of the encoder.
     pub precision: Precision,
 }
 
-/// The chunks of one prediction.
 #[derive(Debug)]
 pub struct Ledger {
     dir: PathBuf,
@@ -67,7 +63,6 @@ impl Ledger {
         self.chunks.iter().map(|chunk| (chunk.start, chunk.end)).collect()
     }
 
-    /// Records a chunk that a worker wrote.
     pub fn record(&mut self, start: u64, end: u64, blake3: &str) -> Result<(), GatherError> {
         let chunk = ChunkDigest { start, end, blake3: blake3.to_owned() };
         let path = self.dir.join(FILE);

@@ -22,15 +22,12 @@ pub(super) const QUANTILES: &str = "levels.npy";
 pub(super) const LEVELS: &str = "level.npy";
 const LABELS: &str = "label.npy";
 
-/// Returns whether a file of this name can be part of such a directory.
 pub(super) fn is_part(name: &str) -> bool {
     [PREDICTIONS, IDS, STATUS, QUANTILES, LEVELS, LABELS, prediction::MANIFEST].contains(&name)
 }
 
-/// Maximum number of blocks of `ALIGN_BYTES` in a header.
 const HEADER_BLOCKS_MAX: usize = 64;
 
-/// The arrays that are being written.
 pub(super) struct NpyOut {
     predictions: ArrayFile,
     ids: ArrayFile,
@@ -41,14 +38,12 @@ pub(super) struct NpyOut {
     layout: Layout,
 }
 
-/// An array file and the offset of its next byte.
 struct ArrayFile {
     file: Box<dyn StorageFile>,
     at: u64,
 }
 
 impl NpyOut {
-    /// Starts the arrays in `folder`.
     pub(super) fn create(folder: &Path, meta: &StagedMeta, layout: Layout) -> Result<Self, GatherError> {
         Disk.create_dir(folder)?;
         let grid: Vec<u64> = meta.out_shape.iter().map(|&n| n as u64).collect();

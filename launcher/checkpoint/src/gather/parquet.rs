@@ -2,12 +2,12 @@
 
 use super::{
     GatherError,
-    layout::{Layout, Rows},
+    layout::Rows,
     predictions::{OutputWriter, TableFile},
     table::Table,
 };
 use arrow_array::RecordBatch;
-use enn_common::{fs::FileError, staged::StagedMeta};
+use enn_common::fs::FileError;
 use parquet::{
     arrow::{
         ArrowWriter,
@@ -18,15 +18,10 @@ use parquet::{
     file::{properties::WriterProperties, writer::SerializedFileWriter},
 };
 use rayon::prelude::*;
-use std::{
-    fs::File,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{fs::File, path::PathBuf, sync::Arc};
 
 /// Number of cells of a row group, which is held in memory before it is written. Tests have several groups.
 const GROUP_CELLS: usize = if cfg!(test) { 42 } else { 4 << 20 };
-/// Minimum number of rows of a row group.
 const GROUP_ROWS_MIN: usize = if cfg!(test) { 1 } else { 1024 };
 
 /// A Parquet file that is being written; the columns of a row group are encoded in parallel.
@@ -34,9 +29,7 @@ pub(super) struct ParquetOut {
     writer: SerializedFileWriter<File>,
     columns: ArrowRowGroupWriterFactory,
     table: Table,
-    /// The number of rows of a group.
     group_rows: usize,
-    /// Batches of the next row group.
     waiting: Vec<RecordBatch>,
     groups: usize,
     path: PathBuf,
@@ -44,9 +37,7 @@ pub(super) struct ParquetOut {
 }
 
 impl ParquetOut {
-    /// Starts `folder/NAME`, where NAME is that of the output.
-    pub(super) fn create(folder: &Path, output: &Path, meta: &StagedMeta, layout: Layout) -> Result<Self, GatherError> {
-        let TableFile { file, table, path, name } = TableFile::at(folder, output, meta, layout)?;
+    pub(super) fn create(TableFile { file, table, path, name }: TableFile) -> Result<Self, GatherError> {
         let group_rows = (GROUP_CELLS / table.numbers().max(1)).max(GROUP_ROWS_MIN);
         // Predictions hardly repeat; texts do.
         let mut properties =
@@ -56,7 +47,7 @@ impl ParquetOut {
         }
         let writer = ArrowWriter::try_new(file, Arc::clone(table.schema()), Some(properties.build()))
             .and_then(ArrowWriter::into_serialized_writer);
-        let (writer, columns) = writer.map_err(GatherError::parquet(&path))?;
+        let (writer, columns) = writer.map_err(GatherError::write(&path))?;
         Ok(Self { writer, columns, table, group_rows, waiting: Vec::new(), groups: 0, path, name })
     }
 
@@ -101,12 +92,12 @@ impl ParquetOut {
 
 impl OutputWriter for ParquetOut {
     fn write(&mut self, rows: &Rows<'_>) -> Result<(), GatherError> {
-        self.add(rows).map_err(GatherError::parquet(&self.path))
+        self.add(rows).map_err(GatherError::write(&self.path))
     }
 
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, GatherError> {
-        self.end_group().map_err(GatherError::parquet(&self.path))?;
-        let file = self.writer.into_inner().map_err(GatherError::parquet(&self.path))?;
+        self.end_group().map_err(GatherError::write(&self.path))?;
+        let file = self.writer.into_inner().map_err(GatherError::write(&self.path))?;
         file.sync_all().map_err(FileError::of("sync", &self.path))?;
         Ok(vec![self.name])
     }

@@ -46,7 +46,6 @@ pub enum Format {
 }
 
 impl Format {
-    /// Returns the form for an output's name.
     pub fn of(output: &Path) -> Result<Self, GatherError> {
         match output.extension().and_then(|extension| extension.to_str()) {
             Some("parquet" | "pq") => Ok(Self::Parquet),
@@ -58,29 +57,22 @@ impl Format {
     }
 }
 
-/// The parameters of [`predictions`].
 #[derive(Debug)]
 pub struct Request<'a> {
     /// The output: `NAME.parquet`, `NAME.arrow`, `NAME.csv`, or a name without extension for a directory.
     pub output: &'a Path,
-    /// Whether an existing output may be replaced.
     pub replace: bool,
-    /// The staged directory that was predicted.
     pub staged: &'a Path,
-    /// The checkpoint that made the predictions.
     pub checkpoint: ModelDigest,
     /// The levels of the predicted quantiles, ascending and including the median; empty without quantiles.
     pub levels: &'a [f64],
-    /// Whether only point predictions are written.
     pub point: bool,
-    /// Names and versions of the programs that wrote it.
     pub versions: BTreeMap<String, String>,
     /// Seconds since the Unix epoch.
     pub wall_time: f64,
 }
 
-/// The result of gathering.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Gathered {
     pub path: PathBuf,
     pub manifest: PathBuf,
@@ -88,11 +80,8 @@ pub struct Gathered {
     pub files: u64,
     /// The bytes of the files without the manifest.
     pub bytes: u64,
-    /// The number of predicted rows.
     pub rows: u64,
-    /// The number of cells that are not finite.
     pub non_finite: u64,
-    /// The number of rows without a prediction by reason.
     pub failed: BTreeMap<String, u64>,
 }
 
@@ -120,15 +109,12 @@ pub fn partial_dir(output: &Path) -> PathBuf {
     output.with_file_name(format!("{name}.partial"))
 }
 
-/// An output that is being written.
 pub(super) trait OutputWriter {
-    /// Appends the rows of a chunk.
     fn write(&mut self, rows: &Rows<'_>) -> Result<(), GatherError>;
     /// Syncs the files and returns their names.
     fn finish(self: Box<Self>) -> Result<Vec<String>, GatherError>;
 }
 
-/// A new file for a table, without content.
 pub(super) struct TableFile {
     pub(super) file: File,
     pub(super) table: Table,
@@ -173,10 +159,11 @@ pub fn predictions(
         // This is left over from an interrupted attempt, or the replaced output.
         Disk.remove_dir(&whole)?;
     }
+    let table = || TableFile::at(&whole, output, meta, layout.clone());
     let mut out: Box<dyn OutputWriter> = match format {
-        Format::Parquet => Box::new(ParquetOut::create(&whole, output, meta, layout.clone())?),
-        Format::Arrow => Box::new(ArrowOut::create(&whole, output, meta, layout.clone())?),
-        Format::Csv => Box::new(CsvOut::create(&whole, output, meta, layout.clone())?),
+        Format::Parquet => Box::new(ParquetOut::create(table()?)?),
+        Format::Arrow => Box::new(ArrowOut::create(table()?)?),
+        Format::Csv => Box::new(CsvOut::create(table()?)?),
         Format::Npy => Box::new(NpyOut::create(&whole, meta, layout.clone())?),
     };
     let mut non_finite = 0;
@@ -234,7 +221,6 @@ fn mask_missing_history(histories: &Histories, staged: &Staged, first: usize, va
     }
 }
 
-/// Checks that the sorted chunks tile the rows.
 fn check_rows(chunks: &[ChunkDigest], rows: u64, partial: &Path) -> Result<(), GatherError> {
     let mut next = 0;
     for chunk in chunks {

@@ -13,13 +13,10 @@ const DEPTH_MAX: usize = 8;
 /// Folders of a run that are not part of the result; the staged data have their own digest.
 const LEFT_OUT: &[&str] = &["staged"];
 
-/// The content of the manifest besides the files.
 #[derive(Debug, Clone, Default)]
 pub struct RunInfo {
     pub run: String,
-    /// The exit code of the run.
     pub code: u8,
-    /// Names and versions of the programs that wrote it.
     pub versions: BTreeMap<String, String>,
     /// Seconds since the Unix epoch.
     pub wall_time: f64,
@@ -43,16 +40,7 @@ pub fn run_manifest(run_dir: &Path, info: RunInfo) -> Result<Gathered, GatherErr
         wall_time: info.wall_time,
     };
     seal::write(&Disk, &path, &manifest)?;
-    let path_of_run = run_dir.to_path_buf();
-    Ok(Gathered {
-        path: path_of_run,
-        manifest: path,
-        files: count,
-        bytes,
-        rows: 0,
-        non_finite: 0,
-        failed: BTreeMap::new(),
-    })
+    Ok(Gathered { path: run_dir.to_path_buf(), manifest: path, files: count, bytes, ..Gathered::default() })
 }
 
 /// Adds the files below `dir`, whose path in the run is `prefix`. Hidden names and links are left out.

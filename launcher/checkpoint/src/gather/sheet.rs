@@ -20,7 +20,6 @@ pub struct SheetRows<'a> {
     pub status: &'a [u8],
 }
 
-/// The columns of a model's predictions.
 #[derive(Debug)]
 pub struct Sheet {
     table: Table,

@@ -44,7 +44,6 @@ impl<W: Write> Stream<W> {
         Ok(status.iter().filter(|status| **status != 0).count())
     }
 
-    /// Writes the schema before the first batch.
     fn begin(&mut self, meta: &StagedMeta) -> Result<Option<&mut (StreamWriter<W>, Table)>, GatherError> {
         if let Some(to) = self.to.take() {
             let levels: &[f64] = if self.is_point { &[] } else { &self.levels };

@@ -7,11 +7,9 @@ use enn_common::staged::StagedMeta;
 use rayon::prelude::*;
 use std::{collections::HashMap, sync::Arc};
 
-/// Columns in addition to the cells.
 const LABEL: &str = "label";
 const FAILED: &str = "failed";
 
-/// The columns of predictions.
 #[derive(Debug)]
 pub(super) struct Table {
     schema: SchemaRef,
@@ -49,7 +47,6 @@ impl Table {
         &self.schema
     }
 
-    /// Returns the names of the columns of numbers.
     pub(super) fn columns(&self) -> impl Iterator<Item = &str> {
         let first = 1 + usize::from(self.named);
         self.schema.fields()[first..first + self.places.len()].iter().map(|field| field.name().as_str())
@@ -60,18 +57,15 @@ impl Table {
         (&self.layout, &self.places)
     }
 
-    /// Returns the names of the columns of texts.
     pub(super) fn words(&self) -> impl Iterator<Item = &str> {
         let fields = self.schema.fields().iter().filter(|field| *field.data_type() == DataType::Utf8);
         fields.map(|field| field.name().as_str())
     }
 
-    /// Returns the number of columns of numbers.
     pub(super) fn numbers(&self) -> usize {
         self.places.len()
     }
 
-    /// Converts rows to a record batch.
     pub(super) fn batch(&self, rows: &Rows<'_>) -> Result<RecordBatch, ArrowError> {
         let mut arrays: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(rows.ids.to_vec()))];
         if self.named {

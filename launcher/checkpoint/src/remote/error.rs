@@ -14,15 +14,12 @@ pub enum RemoteError {
     File(#[from] FileError),
     #[error(transparent)]
     Space(#[from] SpaceError),
-    /// The existing target may not be replaced.
     #[error(transparent)]
     Displace(#[from] DisplaceError),
     #[error(transparent)]
     Seal(#[from] SealError),
-    /// A checkpoint cannot be read.
     #[error(transparent)]
     Read(#[from] Box<ReadError>),
-    /// The address is malformed.
     #[error(
         "{place}: {what}; expected s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH, file:///PATH or a directory"
     )]
@@ -31,7 +28,6 @@ pub enum RemoteError {
         place: String,
         what: String,
     },
-    /// The store returned an error.
     #[error("cannot {action} {place}: {what}")]
     Store {
         action: &'static str,
@@ -39,13 +35,10 @@ pub enum RemoteError {
         /// The store's message without secrets.
         what: String,
     },
-    /// A manifest, or a file that it lists, is missing.
     #[error("cannot read {place}: it is not there, or not of its length")]
     Missing { place: String },
-    /// The address does not name a run.
     #[error("{address} names no run; expected the address of a directory of runs, and the run's name behind it")]
     NoRun { address: String },
-    /// Another process has continued the run.
     #[error(
         "{place} holds {step}, which the copy in {} has not seen: another enn has continued the run\n  hint: the work done here stays \
          there; `enn train --resume {place}` continues from the address", dir.display()
@@ -56,28 +49,19 @@ pub enum RemoteError {
         step: String,
         dir: PathBuf,
     },
-    /// Another process is fetching the same run.
     #[error("{} is being fetched by another enn for {waited} s; wait for it, or stop it", dir.display())]
-    Busy {
-        dir: PathBuf,
-        /// The time waited, seconds.
-        waited: u64,
-    },
-    /// The runtime of the store could not be made.
+    Busy { dir: PathBuf, waited: u64 },
     #[error("cannot start the network's runtime: {0}")]
     Runtime(std::io::Error),
     #[error("{place} holds no checkpoint: {what}")]
     NoCheckpoint { place: String, what: String },
-    /// The target is there already.
     #[error("{place} is there already and is another one; choose another place, or say --replace")]
     Exists { place: String },
-    /// A manifest or a store contains a file name that leads elsewhere.
     #[error("{place} lists the file {file:?}; expected the name of a file that lies there")]
     FileName { place: String, file: String },
 }
 
 impl RemoteError {
-    /// Returns whether the checkpoint at the address is damaged.
     pub(super) fn is_damage(&self) -> bool {
         match self {
             Self::Read(error) => error.is_damage(),

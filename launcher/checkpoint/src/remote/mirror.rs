@@ -24,12 +24,9 @@ use std::{
     thread::JoinHandle,
 };
 
-/// Prefix of the names of directories of links.
 const LINKS: &str = ".mirror-";
 
-/// An address to which checkpoints are uploaded.
 pub struct UploadTarget {
-    /// The address of the run.
     pub address: String,
     /// The rule for removing old checkpoints where the run is kept; `None` for a mirror, which keeps all.
     pub retention: Option<Rule>,
@@ -67,7 +64,6 @@ impl Mirror {
         Ok(Self { waiting, warn, thread: Some(thread) })
     }
 
-    /// Queues a committed checkpoint.
     pub fn offer(&self, checkpoint: &Path) {
         match link(checkpoint) {
             Err(error) => (self.warn)(format!("{} is not uploaded: {error}", checkpoint.display())),
@@ -171,7 +167,6 @@ fn prune(checkpoints: &Store, rule: Rule) -> Result<(), RemoteError> {
     goes.try_for_each(|(step, _)| checkpoints.below(&name::committed(step)).remove_checkpoint())
 }
 
-/// Removes links that a previous process left.
 fn remove_leftovers(checkpoints: &Path) {
     for entry in fs::read_dir(checkpoints).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -25,7 +25,6 @@ use std::{
 /// Byte ranges with a smaller gap are fetched together, because a request costs more.
 const GAP_BYTES_MAX: u64 = 64 << 10;
 
-/// A partly fetched checkpoint.
 pub struct Outline {
     store: Store,
     dir: PathBuf,
@@ -59,7 +58,6 @@ impl Outline {
         &self.dir
     }
 
-    /// Returns the address of the checkpoint.
     pub fn address(&self) -> String {
         self.store.name_of("")
     }

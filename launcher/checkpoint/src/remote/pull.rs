@@ -18,26 +18,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Maximum size of a manifest or a record of a run, bytes.
 pub(super) const SMALL_BYTES_MAX: u64 = 1 << 30;
-/// The directory of checkpoints below a run.
 pub(super) const CHECKPOINTS: &str = "checkpoints";
 /// Files that are fetched with a run's configuration. The manifest of a run lists files that are not fetched.
 const RECORDS: [&str; 2] = [JOURNAL, "report.html"];
-/// Name of a run's journal.
 pub(super) const JOURNAL: &str = "events.jsonl";
 
-/// The result of [`pull`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pulled {
-    /// The directory of the checkpoint.
     pub path: PathBuf,
-    /// The address of the source.
     pub place: String,
     /// The step; `None` for a checkpoint written by PyTorch.
     pub step: Option<u64>,
     pub files: usize,
-    /// The bytes of all files.
     pub bytes: u64,
     /// Bytes that an earlier, interrupted fetch had left.
     pub resumed: u64,
@@ -177,13 +170,16 @@ fn checkpoint(
         None => None,
     };
     let same = own.is_some() && own == sealed;
+    let pulled = |files, bytes, resumed| Pulled {
+        path: target.to_path_buf(),
+        place: place.name_of(""),
+        step: manifest.as_ref().map(|manifest| manifest.step),
+        files,
+        bytes,
+        resumed,
+    };
     if let Some(manifest) = manifest.as_ref().filter(|_| same && Checkpoint::whole(target).is_ok()) {
-        let files = manifest.files.len();
-        let bytes = manifest.bytes();
-        let step = Some(manifest.step);
-        let path = target.to_path_buf();
-        let place = place.name_of("");
-        return Ok(Pulled { path, place, step, files, bytes, resumed: bytes });
+        return Ok(pulled(manifest.files.len(), manifest.bytes(), manifest.bytes()));
     }
     let wanted = files_to_pull(place, manifest.as_ref())?;
     let total = wanted.iter().map(|one| one.bytes).sum();
@@ -207,10 +203,7 @@ fn checkpoint(
     leave_only(&beside, &wanted)?;
     check(&beside, manifest.is_some())?;
     atomic::place_dir(&beside, target)?;
-    let step = manifest.map(|manifest| manifest.step);
-    let path = target.to_path_buf();
-    let place = place.name_of("");
-    Ok(Pulled { path, place, step, files: wanted.len(), bytes: total, resumed })
+    Ok(pulled(wanted.len(), total, resumed))
 }
 
 /// Returns the directory of the files of `target` while it is fetched.
@@ -257,7 +250,6 @@ fn fetch(place: &Store, one: &PullFile, dir: &Path, progress: &mut dyn FnMut(u64
     Ok(have)
 }
 
-/// Removes files of another checkpoint from the hidden directory.
 fn leave_only(dir: &Path, wanted: &[PullFile]) -> Result<(), RemoteError> {
     for entry in fs::read_dir(dir).map_err(FileError::of("read", dir))?.flatten() {
         let known = entry

@@ -10,24 +10,19 @@ use enn_common::{
 };
 use std::path::Path;
 
-/// Folder of the notes on uploaded files.
 const NOTES: &str = ".pushed";
-/// Maximum sizes of a note and of a manifest, bytes.
 const NOTE_BYTES_MAX: u64 = 256;
 const MANIFEST_BYTES_MAX: u64 = 1 << 30;
 /// Files that are uploaded with the checkpoints of a run, the manifest last.
 const RUN_FILES: [&str; 4] = ["run.json", "events.jsonl", "report.html", "MANIFEST.json"];
 
-/// The result of uploading one checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pushed {
     pub place: String,
     pub step: u64,
-    /// The number of sent files.
     pub sent: usize,
     /// The number of files that existed from an earlier, interrupted upload, or all files when the checkpoint existed.
     pub present: usize,
-    /// The bytes of all files.
     pub bytes: u64,
 }
 
@@ -132,7 +127,6 @@ pub fn push_run(
     Ok(pushed)
 }
 
-/// Uploads the records of a run besides its checkpoints.
 pub fn push_records(run: &Path, store: &Store) -> Result<(), RemoteError> {
     for file in RUN_FILES {
         let path =

@@ -32,11 +32,9 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// The directory of copies below the cache.
 const RUNS: &str = "runs";
 const ADDRESS: &str = ".address";
 const STORED: &str = ".stored";
-/// Number of digits of the digest of an address.
 const DIGITS: usize = 16;
 /// Maximum wait for another process that fetches the same run, and the interval of checks.
 const FETCH_MAX: Duration = Duration::from_secs(3600);
@@ -44,7 +42,6 @@ const FETCH_PERIOD: Duration = Duration::from_millis(100);
 /// Maximum number of runs that are listed when the requested one does not exist.
 const LISTED_MAX: usize = 5;
 
-/// The runs at an address, and the directory of their copies.
 pub struct RemoteRuns {
     store: Store,
     address: String,
@@ -90,17 +87,14 @@ impl RemoteRuns {
         &self.dir
     }
 
-    /// Returns the address of the runs.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Returns the address of a run in the store.
     pub fn run_store(&self, name: &str) -> Store {
         self.store.below(name)
     }
 
-    /// Returns the names at the address, newest first.
     fn names(&self) -> Result<Vec<String>, RemoteError> {
         let (_, mut names) = self.store.list()?;
         // Other objects in the store are not runs.
@@ -109,12 +103,10 @@ impl RemoteRuns {
         Ok(names)
     }
 
-    /// Returns whether there is a run of this name.
     pub fn has(&self, name: &str) -> Result<bool, RemoteError> {
         Ok(self.run_store(name).length(RUN_JSON)?.is_some())
     }
 
-    /// Returns the directory of the copy of the run `name`.
     fn copy_of(&self, name: &str) -> Result<PathBuf, RemoteError> {
         let refused = || RemoteError::FileName { place: self.address.clone(), file: name.to_owned() };
         Ok(RelPath::parse(name).ok().filter(RelPath::is_name).ok_or_else(refused)?.locate(&self.dir)?)
@@ -234,7 +226,6 @@ impl RemoteRuns {
         }
     }
 
-    /// Moves a copy aside that has diverged from the address.
     fn set_aside(&self, name: &str) -> Result<(), RemoteError> {
         let copy = self.copy_of(name)?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();

@@ -20,7 +20,6 @@ use tokio::{
 /// Maximum number of retries of a request, which ends by itself after 30 s, and their total time.
 const RETRIES_MAX: usize = 6;
 const RETRY_TIMEOUT: Duration = Duration::from_secs(120);
-/// Maximum number of names that are listed.
 const NAMES_MAX: usize = 100_000;
 
 /// All objects below one prefix of a store.
@@ -28,24 +27,20 @@ const NAMES_MAX: usize = 100_000;
 pub struct Store {
     /// The runtime that all prefixes of a store share: a connection works only in the runtime that made it.
     runtime: Arc<Runtime>,
-    store: Arc<dyn ObjectStore>,
+    pub(super) store: Arc<dyn ObjectStore>,
     /// The store's multipart interface, if it has one.
-    multi: Option<Arc<dyn MultipartStore>>,
-    /// Whether the store is a directory of this machine.
+    pub(super) multi: Option<Arc<dyn MultipartStore>>,
     is_local: bool,
     prefix: Key,
-    /// The address as the user wrote it, for messages.
     place: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Object {
-    /// The name below the prefix.
     pub(super) name: String,
     pub(super) bytes: u64,
 }
 
-/// Returns the system's error if the error is of a disk.
 fn of_disk(error: &object_store::Error) -> Option<std::io::Error> {
     let mut cause = error.source();
     while let Some(one) = cause {
@@ -58,7 +53,6 @@ fn of_disk(error: &object_store::Error) -> Option<std::io::Error> {
 }
 
 impl Store {
-    /// Returns whether a text is an address and not a path.
     pub fn is_address(text: &str) -> bool {
         text.contains("://")
     }
@@ -114,7 +108,6 @@ impl Store {
         Ok(Self { is_local: true, ..Self::of(Arc::new(store), None, prefix, place)? })
     }
 
-    /// Returns a prefix in the given store, for tests.
     pub(super) fn of(
         store: Arc<dyn ObjectStore>,
         multi: Option<Arc<dyn MultipartStore>>,
@@ -131,7 +124,6 @@ impl Store {
         Self { prefix: self.key(name), place: self.name_of(name), ..self.clone() }
     }
 
-    /// Returns the address of an object for messages.
     pub(super) fn name_of(&self, name: &str) -> String {
         if name.is_empty() { self.place.clone() } else { format!("{}/{name}", self.place) }
     }
@@ -147,15 +139,6 @@ impl Store {
                 let _ = std::fs::remove_file(entry.path());
             }
         }
-    }
-
-    pub(super) fn objects(&self) -> &Arc<dyn ObjectStore> {
-        &self.store
-    }
-
-    /// Returns the multipart interface.
-    pub(super) fn multi(&self) -> Option<Arc<dyn MultipartStore>> {
-        self.multi.clone()
     }
 
     /// Sends parts of an upload concurrently, starting with number `first`; returns the store's identifiers of the parts.
@@ -181,7 +164,6 @@ impl Store {
         })
     }
 
-    /// Blocks until the requests are done.
     pub(super) fn wait<T>(&self, requests: impl Future<Output = T>) -> T {
         self.runtime.block_on(requests)
     }
@@ -192,7 +174,6 @@ impl Store {
         name.split('/').filter(|part| !part.is_empty()).fold(self.prefix.clone(), |key, name| key.join(part(name)))
     }
 
-    /// Returns a function that adds the object to an error.
     pub(super) fn error(&self, action: &'static str, name: &str) -> impl Fn(object_store::Error) -> RemoteError {
         let place = self.name_of(name);
         // own path: it is only named in the error.
@@ -227,7 +208,6 @@ impl Store {
         self.runtime.block_on(read).map(|bytes| Some(bytes.to_vec())).map_err(error)
     }
 
-    /// Writes a small object in one request.
     pub(super) fn put(&self, name: &str, bytes: Vec<u8>) -> Result<(), RemoteError> {
         let written = self.runtime.block_on(self.store.put(&self.key(name), bytes.into()));
         written.map(|_| ()).map_err(self.error("write", name))
@@ -306,7 +286,6 @@ impl Store {
     }
 }
 
-/// Returns a store as both interfaces.
 fn both<T: ObjectStore + MultipartStore>(store: T) -> (Arc<dyn ObjectStore>, Arc<dyn MultipartStore>) {
     let store = Arc::new(store);
     (store.clone(), store)

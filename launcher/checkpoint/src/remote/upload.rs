@@ -18,12 +18,9 @@ use std::{fs::File, io::Read, os::unix::fs::FileExt, path::Path, sync::Arc};
 /// Minimum size of a part, bytes, and maximum number of parts of a file; S3 takes 10,000.
 pub(super) const PART_BYTES_MIN: u64 = 8 << 20;
 const PARTS_OF_A_FILE: u64 = 9_000;
-/// Number of parts that are sent concurrently.
 const PARTS_MAX: usize = 4;
-/// Maximum size of a note on parts, bytes.
 const NOTE_BYTES_MAX: u64 = 4 << 20;
 
-/// A file that is uploaded.
 struct UploadFile<'a> {
     path: &'a Path,
     file: File,
@@ -31,7 +28,6 @@ struct UploadFile<'a> {
     part: u64,
 }
 
-/// The parts of an upload that the store has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct UploadedParts {
     id: String,
@@ -39,11 +35,6 @@ struct UploadedParts {
 }
 
 impl UploadFile<'_> {
-    fn error(&self, action: &'static str) -> impl Fn(std::io::Error) -> RemoteError {
-        let path = self.path.to_owned();
-        move |source| FileError::of(action, &path)(source).into()
-    }
-
     fn count(&self) -> usize {
         usize::try_from(self.bytes.div_ceil(self.part)).unwrap_or(usize::MAX)
     }
@@ -51,13 +42,12 @@ impl UploadFile<'_> {
     fn read(&self, index: usize) -> Result<Vec<u8>, RemoteError> {
         let at = index as u64 * self.part;
         let mut bytes = vec![0; usize::try_from(self.part.min(self.bytes - at)).unwrap_or(usize::MAX)];
-        self.file.read_exact_at(&mut bytes, at).map_err(self.error("read"))?;
+        self.file.read_exact_at(&mut bytes, at).map_err(FileError::of("read", self.path))?;
         Ok(bytes)
     }
 }
 
 impl UploadedParts {
-    /// Returns the name of the note on the parts of a file.
     fn note(name: &str) -> String {
         push::note(&format!("{name}.parts"))
     }
@@ -89,84 +79,79 @@ pub(super) fn upload(
     digest: Option<&str>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<u64, RemoteError> {
-    let local = |action| move |source| RemoteError::from(FileError::of(action, path)(source));
-    let file = File::open(path).map_err(local("open"))?;
-    let bytes = file.metadata().map_err(local("look at"))?.len();
+    let file = File::open(path).map_err(FileError::of("open", path))?;
+    let bytes = file.metadata().map_err(FileError::of("look at", path))?.len();
     let part = PART_BYTES_MIN.max(bytes.div_ceil(PARTS_OF_A_FILE));
     let mut source = UploadFile { path, file, bytes, part };
     if bytes <= part {
         let mut all = Vec::new();
-        source.file.read_to_end(&mut all).map_err(local("read"))?;
+        source.file.read_to_end(&mut all).map_err(FileError::of("read", path))?;
         store.put(name, all)?;
         progress(bytes);
         return Ok(0);
     }
-    match (store.multi(), digest) {
-        (Some(multi), Some(digest)) => in_parts(store, &multi, &source, name, digest, progress),
+    match (&store.multi, digest) {
+        (Some(multi), Some(digest)) => PartUpload { store, multi, source: &source, name, digest }.run(progress),
         _ => at_once(store, &mut source, name, progress).map(|()| 0),
     }
 }
 
-/// Resumes after the existing parts. If the store has dropped them, all are sent.
-fn in_parts(
-    store: &Store,
-    multi: &Arc<dyn MultipartStore>,
-    source: &UploadFile<'_>,
-    name: &str,
-    digest: &str,
-    progress: &mut dyn FnMut(u64),
-) -> Result<u64, RemoteError> {
-    if let Some(parts) =
-        UploadedParts::read(store, name, digest, source.part)?.filter(|parts| parts.there.len() <= source.count())
-    {
-        let there = (parts.there.len() as u64 * source.part).min(source.bytes);
-        let mut reported = 0;
-        let sent = send(store, multi, source, name, digest, parts, &mut |bytes| {
-            reported += bytes;
-            progress(bytes);
-        });
-        match sent {
-            Ok(()) => {
-                progress(source.bytes.saturating_sub(reported));
-                store.remove(&UploadedParts::note(name))?;
-                return Ok(there);
-            }
-            Err(error @ RemoteError::File(_)) => return Err(error),
-            // The store has dropped the upload, or it was completed and then removed.
-            Err(error) => tracing::info!("{}: {error}; all parts are sent again", store.name_of(name)),
-        }
-    }
-    let key = store.key(name);
-    let id = store.wait(multi.create_multipart(&key)).map_err(store.error("write", name))?;
-    send(store, multi, source, name, digest, UploadedParts { id, there: Vec::new() }, progress)?;
-    store.remove(&UploadedParts::note(name))?;
-    Ok(0)
+/// The upload of a file in parts, which a note lists.
+struct PartUpload<'a> {
+    store: &'a Store,
+    multi: &'a Arc<dyn MultipartStore>,
+    source: &'a UploadFile<'a>,
+    name: &'a str,
+    digest: &'a str,
 }
 
-/// Sends the missing parts, a few at a time, and completes the upload.
-fn send(
-    store: &Store,
-    multi: &Arc<dyn MultipartStore>,
-    source: &UploadFile<'_>,
-    name: &str,
-    digest: &str,
-    mut parts: UploadedParts,
-    progress: &mut dyn FnMut(u64),
-) -> Result<(), RemoteError> {
-    let key = store.key(name);
-    while parts.there.len() < source.count() {
-        let first = parts.there.len();
-        let group = first..(first + PARTS_MAX).min(source.count());
-        let payloads = group.map(|index| source.read(index)).collect::<Result<Vec<_>, _>>()?;
-        let bytes: u64 = payloads.iter().map(|payload| payload.len() as u64).sum();
-        let sent = store.put_parts(multi, &key, &parts.id, first, payloads);
-        parts.there.extend(sent.map_err(store.error("write", name))?);
-        parts.write(store, name, digest, source.part)?;
-        progress(bytes);
+impl PartUpload<'_> {
+    /// Resumes after the existing parts. If the store has dropped them, all are sent.
+    fn run(&self, progress: &mut dyn FnMut(u64)) -> Result<u64, RemoteError> {
+        let Self { store, multi, source, name, digest } = self;
+        let known = UploadedParts::read(store, name, digest, source.part)?;
+        if let Some(parts) = known.filter(|parts| parts.there.len() <= source.count()) {
+            let there = (parts.there.len() as u64 * source.part).min(source.bytes);
+            let mut reported = 0;
+            let sent = self.send(parts, &mut |bytes| {
+                reported += bytes;
+                progress(bytes);
+            });
+            match sent {
+                Ok(()) => {
+                    progress(source.bytes.saturating_sub(reported));
+                    store.remove(&UploadedParts::note(name))?;
+                    return Ok(there);
+                }
+                Err(error @ RemoteError::File(_)) => return Err(error),
+                // The store has dropped the upload, or it was completed and then removed.
+                Err(error) => tracing::info!("{}: {error}; all parts are sent again", store.name_of(name)),
+            }
+        }
+        let id = store.wait(multi.create_multipart(&store.key(name))).map_err(store.error("write", name))?;
+        self.send(UploadedParts { id, there: Vec::new() }, progress)?;
+        store.remove(&UploadedParts::note(name))?;
+        Ok(0)
     }
-    let all = parts.there.iter().map(|id| PartId { content_id: id.clone() }).collect();
-    let done = store.wait(multi.complete_multipart(&key, &parts.id, all));
-    done.map(|_| ()).map_err(store.error("write", name))
+
+    /// Sends the missing parts, a few at a time, and completes the upload.
+    fn send(&self, mut parts: UploadedParts, progress: &mut dyn FnMut(u64)) -> Result<(), RemoteError> {
+        let Self { store, multi, source, name, digest } = self;
+        let key = store.key(name);
+        while parts.there.len() < source.count() {
+            let first = parts.there.len();
+            let group = first..(first + PARTS_MAX).min(source.count());
+            let payloads = group.map(|index| source.read(index)).collect::<Result<Vec<_>, _>>()?;
+            let bytes: u64 = payloads.iter().map(|payload| payload.len() as u64).sum();
+            let sent = store.put_parts(multi, &key, &parts.id, first, payloads);
+            parts.there.extend(sent.map_err(store.error("write", name))?);
+            parts.write(store, name, digest, source.part)?;
+            progress(bytes);
+        }
+        let all = parts.there.iter().map(|id| PartId { content_id: id.clone() }).collect();
+        let done = store.wait(multi.complete_multipart(&key, &parts.id, all));
+        done.map(|_| ()).map_err(store.error("write", name))
+    }
 }
 
 /// Sends all parts; an error leaves no object.
@@ -180,7 +165,7 @@ fn at_once(
     let key = store.key(name);
     let part = usize::try_from(source.part).unwrap_or(usize::MAX);
     store.wait(async {
-        let upload = store.objects().put_multipart(&key).await.map_err(&error)?;
+        let upload = store.store.put_multipart(&key).await.map_err(&error)?;
         let mut parts = WriteMultipart::new_with_chunk_size(upload, part);
         for index in 0..source.count() {
             let capacity = parts.wait_for_capacity(PARTS_MAX).await.map_err(&error);

@@ -11,7 +11,6 @@ const STEP_ID_SPECIAL: u64 = 0xffff_fff0;
 /// Limit on the components of a heterogeneous job; Slurm allows 128.
 const HET_GROUPS_MAX: usize = 128;
 
-/// The allocation of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
     pub job_id: u64,
@@ -24,7 +23,6 @@ pub struct Allocation {
     pub node_index: usize,
     /// Name of this node; `None` in the shell of salloc, which may be on a login node.
     pub node: Option<String>,
-    /// Number of tasks on each node.
     pub tasks_per_node: Vec<u32>,
     /// Index of this task among the tasks of its node.
     pub local_id: u32,
@@ -32,7 +30,6 @@ pub struct Allocation {
     pub proc_id: u32,
     /// GPUs of this node; `None` when Slurm does not tell.
     pub gpus: Option<u32>,
-    /// Number of cores of each task.
     pub cpus_per_task: Option<u32>,
     /// Cores that each task of this node is bound to, by local id; empty: not bound, or not by a mask.
     pub cpu_bind: Vec<Vec<usize>>,
@@ -90,7 +87,6 @@ impl Allocation {
         }))
     }
 
-    /// Returns the number of tasks on this node.
     pub fn local_tasks(&self) -> u32 {
         self.tasks_per_node.get(self.node_index).copied().unwrap_or(1)
     }

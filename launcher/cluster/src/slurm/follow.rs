@@ -7,9 +7,10 @@
 //! **Invariant:** nothing here polls, and nothing waits without a limit for a task that never starts.
 
 use super::{Allocation, SlurmError};
+use enn_process::wait_ready;
 use nix::{
     errno::Errno,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
+    poll::{PollFd, PollFlags},
     sys::signal::{SigSet, Signal},
     sys::stat::Mode,
     unistd::{geteuid, mkfifo},
@@ -101,17 +102,9 @@ fn follow_within(path: &Path, timeout: Duration) -> Result<u8, SlurmError> {
 
 /// Waits for `events` or for a hang-up; returns false when neither came in time.
 fn wait(pipe: &File, events: PollFlags, timeout: Option<Duration>) -> io::Result<bool> {
-    let began = Instant::now();
-    loop {
-        let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
-        let left = left.map_or(PollTimeout::NONE, |left| PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
-        match poll(&mut [PollFd::new(pipe.as_fd(), events)], left) {
-            Ok(0) => return Ok(false),
-            Ok(_) => return Ok(true),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
+    let mut fds = [PollFd::new(pipe.as_fd(), events)];
+    wait_ready(&mut fds, timeout.map(|timeout| Instant::now() + timeout))?;
+    Ok(fds[0].any().unwrap_or(true))
 }
 
 /// Returns the code in the file, when a file is in the pipe's place.

@@ -6,7 +6,6 @@
 //! **Invariant:** no list expands to more than [`NAMES_MAX`] names, to a name longer than [`NAME_BYTES_MAX`], or to more than
 //! [`NAMES_BYTES_MAX`] in all.
 
-/// Limit on the names of a list.
 pub const NAMES_MAX: usize = 65_536;
 /// Limit on the bytes of a name, as for host names.
 pub const NAME_BYTES_MAX: usize = 253;
@@ -17,41 +16,24 @@ pub const NAMES_BYTES_MAX: usize = 2 << 20;
 /// Errors of a list that cannot be parsed. Positions are counted in characters, from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostlistError {
-    /// There is nothing between two commas, or nothing at all.
     #[error("the host list {list:?} has no name at character {at}")]
     Empty { list: String, at: usize },
-    /// The character is not valid in a host name.
     #[error("the host list {list:?} has {found:?} at character {at}, which is part of no host name")]
     Character { list: String, at: usize, found: char },
-    /// A bracket has no partner.
     #[error("the host list {list:?} has a bracket without a partner at character {at}")]
     Bracket { list: String, at: usize },
-    /// An item between brackets is neither N nor N-M.
     #[error(
         "the host list {list:?} has {found:?} at character {at} where a number or a range such as 01-16 was expected"
     )]
     Range { list: String, at: usize, found: String },
-    /// The end of a range is before its beginning.
     #[error("the host list {list:?} has the range {found:?} at character {at}, which ends before it begins")]
     Backwards { list: String, at: usize, found: String },
-    /// The list has too many names.
     #[error("the host list of {bytes} bytes stands for more than {NAMES_MAX} names")]
-    TooMany {
-        /// Length of the list in bytes.
-        bytes: usize,
-    },
-    /// The names have too many bytes.
+    TooMany { bytes: usize },
     #[error("the host list of {bytes} bytes stands for names of more than {NAMES_BYTES_MAX} bytes together")]
-    TooLarge {
-        /// Length of the list in bytes.
-        bytes: usize,
-    },
-    /// A name is too long.
+    TooLarge { bytes: usize },
     #[error("the host list of {bytes} bytes has a name longer than {NAME_BYTES_MAX} bytes")]
-    TooLong {
-        /// Length of the list in bytes.
-        bytes: usize,
-    },
+    TooLong { bytes: usize },
 }
 
 /// One alternative for a part of a name.
@@ -60,7 +42,6 @@ enum NamePart {
     Numbers { first: u64, last: u64, width: usize },
 }
 
-/// Returns all names of a list, in its order.
 pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
     let chars: Vec<char> = list.chars().collect();
     let mut names = Vec::new();
@@ -232,7 +213,6 @@ struct Entry {
     runs: Vec<Run>,
 }
 
-/// Consecutive numbers.
 struct Run {
     first: u64,
     last: u64,

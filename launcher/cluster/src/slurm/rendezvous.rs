@@ -4,14 +4,11 @@
 //! the first port is taken nevertheless, the host takes the next of the list and the others follow the list too.
 
 use super::Allocation;
-use crate::rendezvous::Place;
 use enn_common::mix::spread;
 
 /// Lowest port: above the well-known services, below the kernels' ephemeral ports (from 32,768).
 const PORT_MIN: u16 = 20_000;
-/// Size of the port range.
 const PORT_COUNT: u16 = 10_000;
-/// Number of ports to try.
 const PORTS_TRIED: u64 = 8;
 
 /// Rendezvous and workers of this node, as the allocation determines them.
@@ -19,7 +16,6 @@ const PORTS_TRIED: u64 = 8;
 pub struct AllocationRendezvous {
     /// Name of the run: equal on all nodes, different after a requeue.
     pub run_id: String,
-    /// Number of nodes.
     pub nodes: u32,
     pub node_rank: u32,
     /// Slurm's name of this node.
@@ -34,18 +30,15 @@ pub struct AllocationRendezvous {
     pub workers_from: WorkersFrom,
 }
 
-/// Origin of a number of workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkersFrom {
     /// Tasks of the node: `srun -n8 -N4`, `--ntasks-per-node=2`.
     Tasks,
-    /// GPUs of the node.
     Gpus,
     /// Default of one worker, as in torchrun.
     Nothing,
 }
 
-/// Role of this process in the allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskRole {
     /// The process runs the workers of its node.
@@ -80,13 +73,6 @@ pub fn rendezvous(allocation: &Allocation) -> AllocationRendezvous {
         is_host: allocation.node_index == 0,
         workers,
         workers_from,
-    }
-}
-
-impl AllocationRendezvous {
-    /// Returns the place for the rendezvous; `host` is the address of `endpoint` as seen from here.
-    pub fn place(&self, host: String) -> Place {
-        Place::Endpoint { host, port: self.ports[0], is_host: Some(self.is_host) }
     }
 }
 
@@ -169,8 +155,6 @@ mod tests {
         assert_eq!((third.is_host, first.is_host), (false, true));
         assert_eq!((&third.endpoint, &third.ports, &third.run_id), (&first.endpoint, &first.ports, &first.run_id));
         assert_eq!((third.endpoint.as_str(), third.run_id.as_str()), ("gpu07", "slurm-42.3.0"));
-        let place = Place::Endpoint { host: "10.0.0.7".into(), port: third.ports[0], is_host: Some(false) };
-        assert_eq!(third.place("10.0.0.7".into()), place);
     }
 
     #[test]

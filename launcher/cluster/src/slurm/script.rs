@@ -22,7 +22,6 @@ pub struct JobOptions {
     pub nodes: u32,
     /// GPUs of each node: a number, or TYPE:NUMBER.
     pub gpus_per_node: Option<String>,
-    /// Number of cores of each node.
     pub cpus_per_node: Option<u32>,
     pub mem: Option<String>,
     pub time: Option<String>,
@@ -31,7 +30,6 @@ pub struct JobOptions {
     /// Quality of service.
     pub qos: Option<String>,
     pub output: Option<String>,
-    /// Whether the job must not be requeued.
     pub no_requeue: bool,
     /// Seconds before the time limit at which the run saves; `None`: [`SIGNAL_BEFORE_S`].
     pub signal_before: Option<u32>,
@@ -189,7 +187,6 @@ fn limit_s(text: &str) -> Result<Option<u64>, SlurmError> {
     Ok(Some(u64::from(days.unwrap_or(0)) * 86_400 + seconds))
 }
 
-/// Quotes a word for the shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "%_-+.,:/@=".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 macro_rules! states {
-    ($($variant:ident $name:literal $short:literal $ended:literal $doc:literal,)*) => {
+    ($($variant:ident $name:literal $short:literal $doc:literal,)*) => {
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum JobState {
             $(#[doc = $doc] $variant,)*
@@ -11,38 +11,38 @@ macro_rules! states {
             Unlisted(String),
         }
 
-        /// Word, short form, state, and whether the job has ended.
-        const STATES: &[(&str, &str, JobState, bool)] = &[$(($name, $short, JobState::$variant, $ended),)*];
+        /// Word, short form and state.
+        const STATES: &[(&str, &str, JobState)] = &[$(($name, $short, JobState::$variant),)*];
     };
 }
 
 states! {
-    Pending "PENDING" "PD" false "The job waits for nodes.",
-    Configuring "CONFIGURING" "CF" false "The nodes are being prepared.",
-    Running "RUNNING" "R" false "The job runs.",
-    Completing "COMPLETING" "CG" false "The last processes are being ended.",
-    Suspended "SUSPENDED" "S" false "The job is stopped and keeps its nodes.",
-    Stopped "STOPPED" "ST" false "The job was stopped by SIGSTOP and keeps its cores.",
-    Signaling "SIGNALING" "SI" false "The job is being signalled.",
-    StageOut "STAGE_OUT" "SO" false "Files are staged out.",
-    Resizing "RESIZING" "RS" false "The job's size is being changed.",
-    Requeued "REQUEUED" "RQ" false "The job goes back into the queue.",
-    RequeueHold "REQUEUE_HOLD" "RH" false "The job went back into the queue and is held there.",
-    RequeueFed "REQUEUE_FED" "RF" false "The job went back into the queue of a federation.",
-    SpecialExit "SPECIAL_EXIT" "SE" false "The job went back into the queue with a special exit code.",
-    ResvDelHold "RESV_DEL_HOLD" "RD" false "The job is held because its reservation was deleted.",
-    Completed "COMPLETED" "CD" true "The job ended with code 0.",
-    Failed "FAILED" "F" true "The job ended with another code.",
-    Cancelled "CANCELLED" "CA" true "The job was cancelled by a user or administrator.",
-    Timeout "TIMEOUT" "TO" true "The job ended at its time limit.",
-    NodeFail "NODE_FAIL" "NF" true "A node failed.",
-    OutOfMemory "OUT_OF_MEMORY" "OOM" true "The job ran out of memory.",
-    Preempted "PREEMPTED" "PR" true "The job was ended to make room for another one.",
-    BootFail "BOOT_FAIL" "BF" true "The nodes did not boot.",
-    Deadline "DEADLINE" "DL" true "The job ended at its deadline.",
-    Revoked "REVOKED" "RV" true "The job runs in another cluster of the federation.",
-    LaunchFailed "LAUNCH_FAILED" "LF" true "The job could not be launched.",
-    ReconfigFail "RECONFIG_FAIL" "RCF" true "The nodes could not be configured.",
+    Pending "PENDING" "PD" "The job waits for nodes.",
+    Configuring "CONFIGURING" "CF" "The nodes are being prepared.",
+    Running "RUNNING" "R" "The job runs.",
+    Completing "COMPLETING" "CG" "The last processes are being ended.",
+    Suspended "SUSPENDED" "S" "The job is stopped and keeps its nodes.",
+    Stopped "STOPPED" "ST" "The job was stopped by SIGSTOP and keeps its cores.",
+    Signaling "SIGNALING" "SI" "The job is being signalled.",
+    StageOut "STAGE_OUT" "SO" "Files are staged out.",
+    Resizing "RESIZING" "RS" "The job's size is being changed.",
+    Requeued "REQUEUED" "RQ" "The job goes back into the queue.",
+    RequeueHold "REQUEUE_HOLD" "RH" "The job went back into the queue and is held there.",
+    RequeueFed "REQUEUE_FED" "RF" "The job went back into the queue of a federation.",
+    SpecialExit "SPECIAL_EXIT" "SE" "The job went back into the queue with a special exit code.",
+    ResvDelHold "RESV_DEL_HOLD" "RD" "The job is held because its reservation was deleted.",
+    Completed "COMPLETED" "CD" "The job ended with code 0.",
+    Failed "FAILED" "F" "The job ended with another code.",
+    Cancelled "CANCELLED" "CA" "The job was cancelled by a user or administrator.",
+    Timeout "TIMEOUT" "TO" "The job ended at its time limit.",
+    NodeFail "NODE_FAIL" "NF" "A node failed.",
+    OutOfMemory "OUT_OF_MEMORY" "OOM" "The job ran out of memory.",
+    Preempted "PREEMPTED" "PR" "The job was ended to make room for another one.",
+    BootFail "BOOT_FAIL" "BF" "The nodes did not boot.",
+    Deadline "DEADLINE" "DL" "The job ended at its deadline.",
+    Revoked "REVOKED" "RV" "The job runs in another cluster of the federation.",
+    LaunchFailed "LAUNCH_FAILED" "LF" "The job could not be launched.",
+    ReconfigFail "RECONFIG_FAIL" "RCF" "The nodes could not be configured.",
 }
 
 impl JobState {
@@ -54,13 +54,8 @@ impl JobState {
             Some(beginning) => name.starts_with(beginning) && beginning.len() > 3,
             None => name == word || short == word,
         };
-        let found = STATES.iter().find(|(name, short, ..)| fits(name, short));
-        found.map_or_else(|| Self::Unlisted(word.to_owned()), |(_, _, state, _)| state.clone())
-    }
-
-    /// Returns whether the job has ended for good; an unlisted state counts as running.
-    pub fn has_ended(&self) -> bool {
-        STATES.iter().any(|(_, _, state, ended)| state == self && *ended)
+        let found = STATES.iter().find(|(name, short, _)| fits(name, short));
+        found.map_or_else(|| Self::Unlisted(word.to_owned()), |(_, _, state)| state.clone())
     }
 }
 
@@ -68,7 +63,7 @@ impl fmt::Display for JobState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unlisted(word) => f.write_str(word),
-            known => f.write_str(STATES.iter().find(|(_, _, state, _)| state == known).map_or("", |(name, ..)| name)),
+            known => f.write_str(STATES.iter().find(|(_, _, state)| state == known).map_or("", |(name, ..)| name)),
         }
     }
 }
@@ -79,7 +74,7 @@ mod tests {
 
     #[test]
     fn every_state_is_read_back_in_both_forms() {
-        for (name, short, state, _) in STATES {
+        for (name, short, state) in STATES {
             assert_eq!((&JobState::parse(name), &JobState::parse(short)), (state, state));
             assert_eq!(state.to_string(), *name);
         }
@@ -97,14 +92,6 @@ mod tests {
     fn unknown_states_are_data() {
         let state = JobState::parse("POWERED_BY_WIND");
         assert_eq!(state.to_string(), "POWERED_BY_WIND");
-        assert!(!state.has_ended());
         assert_eq!(JobState::parse(""), JobState::Unlisted(String::new()));
-    }
-
-    #[test]
-    fn what_has_ended() {
-        for (name, ended) in [("NODE_FAIL", true), ("PREEMPTED", true), ("REQUEUED", false), ("SUSPENDED", false)] {
-            assert_eq!(JobState::parse(name).has_ended(), ended, "{name}");
-        }
     }
 }

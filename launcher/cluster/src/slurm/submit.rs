@@ -7,7 +7,6 @@ use super::{
 };
 use std::fmt;
 
-/// Submits a script; returns the job's id.
 pub fn submit(script: &str, commands: &dyn Commands) -> Result<u64, SlurmError> {
     let answer = answer(commands, SUBMIT, &["--parsable".into()], script)?;
     // The id is on the last line, "JOB" or "JOB;CLUSTER", after any output of a site's plug-in.
@@ -27,11 +26,9 @@ pub struct JobInfo {
     pub reason: String,
     /// Nodes as a host list; `None` before the job has any.
     pub nodes: Option<String>,
-    /// Number of requeues.
     pub restarts: u32,
     /// Elapsed time, and the time limit, as Slurm prints them.
     pub time: (String, String),
-    /// Output file.
     pub output: Option<String>,
 }
 

@@ -7,14 +7,12 @@ use enn_common::{
 
 /// Bins of equal width in [0, 1] for the calibration error.
 const PARTS: usize = 10;
-/// Maximum classes with a confusion matrix.
 const CONFUSION_MAX: usize = 100;
 /// Maximum probabilities that are sorted to compute areas under ROC curves.
 const ORDERED_MAX: usize = 20_000_000;
 /// Lower bound of probabilities in the log-loss: about the epsilon of f32.
 const PROBABILITY_MIN: f64 = 1.2e-7;
 
-/// Predicted probabilities of one row with a known class.
 struct ClassPrediction<'a> {
     class: usize,
     likeliest: usize,

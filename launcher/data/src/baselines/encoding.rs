@@ -10,7 +10,6 @@ const COLUMNS_MAX: usize = 1_000;
 /// Names of the inputs that staging derives from time stamps, alone or after the source column's name and a dot.
 const CALENDAR: [&str; 4] = ["day_of_year", "weekday", "hour", "trend"];
 
-/// Value of one column of the linear model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum EncodedColumn {
     /// (value − mean) / std, or 0 where missing.
@@ -74,7 +73,6 @@ impl Encoding {
         self.sources.len()
     }
 
-    /// Writes the columns of `row` to `out`.
     pub(super) fn encode(&self, staged: &Staged, row: usize, out: &mut [f64]) {
         let x = staged.x_row(row);
         let mask = staged.x_mask_row(row);

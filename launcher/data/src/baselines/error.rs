@@ -22,7 +22,6 @@ pub enum FitError {
     FewRows { rows: usize },
     #[error("no input column varies over the training rows")]
     NoColumns,
-    /// There are too many coefficients.
     #[error("{columns} columns × {outputs} outputs are more than {limit} coefficients")]
     Large { columns: usize, outputs: usize, limit: usize },
     #[error("{columns} inputs are more than {limit}")]

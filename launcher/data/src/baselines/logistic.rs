@@ -10,7 +10,7 @@
 use super::{
     encoding::Encoding,
     error::FitError,
-    ridge::{encode, inverse, sample},
+    ridge::{encode, sample, shifted_inverse},
     scores::PROBABILITY_MIN,
 };
 use enn_common::staged::Staged;
@@ -26,10 +26,8 @@ const STEPS_MAX: usize = 100;
 const TOLERANCE: f64 = 1e-4;
 /// Values of λ relative to the mean eigenvalue of the Gram matrix, largest first.
 const LAMBDAS: [f64; 11] = [1.0, 0.3, 0.1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5];
-/// Number of cross-validation folds.
 const FOLDS: usize = 5;
 
-/// A fitted logistic regression.
 #[derive(Debug)]
 pub struct Logistic {
     encoding: Encoding,
@@ -164,9 +162,7 @@ impl Weights {
         let Fitted { rows, gram } = fitted;
         let n = rows.inputs.ncols() as f64;
         let lambda = lambda * gram.trace() / gram.nrows() as f64;
-        let mut system = gram * 0.5;
-        (0..system.nrows()).for_each(|i| system[(i, i)] += lambda);
-        let inverse = inverse(&system)?;
+        let inverse = shifted_inverse(gram * 0.5, lambda)?;
         let mut ahead = self.clone();
         let mut speed = 1.0_f64;
         for _ in 0..STEPS_MAX {

@@ -34,7 +34,6 @@ use std::{collections::BTreeMap, path::Path};
 /// Splits that baselines are scored on, with the splits that they are then fitted to.
 const SCORED: [(Split, &[Split]); 2] = [(Split::Val, &[Split::Train]), (Split::Test, &[Split::Train, Split::Val])];
 
-/// All baselines of a staged directory.
 #[derive(Debug)]
 pub struct Baselines {
     /// Split ("val", "test") → baseline ("cell_mean", "ridge", …) → errors in target units.
@@ -58,7 +57,6 @@ impl Baselines {
         ));
     }
 
-    /// Recomputes the errors over all cells with these weights of cells.
     pub fn weigh(&mut self, weights: &[f64]) {
         let total = |(name, scores): (&String, &Scores)| Some((name.clone(), scores.over(|at| weights[at])?));
         let of_split = |(split, cells): (&String, &BTreeMap<String, Scores>)| {
@@ -68,7 +66,6 @@ impl Baselines {
     }
 }
 
-/// Selection of baselines by computing time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
     Full,
@@ -82,24 +79,18 @@ pub enum Forecaster {
     CellMean(Vec<f64>),
     /// The input column that holds each cell's value one period earlier; the cell's mean where that is missing.
     Persistence {
-        /// Input column per cell.
         columns: Vec<u32>,
         means: Vec<f64>,
     },
-    /// Ridge regression on the calendar inputs.
     Climatology(Box<Ridge>),
-    /// Ridge regression on all inputs.
     Ridge(Box<Ridge>),
-    /// Kernel ridge regression on all crosses of the categories.
     KernelRidge(Box<KernelRidge>),
     /// Relative frequencies of the classes, with half a row more of each.
     ClassRates(Vec<f64>),
-    /// Multinomial logistic regression on all inputs.
     Logistic(Box<Logistic>),
 }
 
 impl Forecaster {
-    /// Returns the key in the metrics.
     pub fn name(&self) -> &'static str {
         match self {
             Self::CellMean(_) => "cell_mean",

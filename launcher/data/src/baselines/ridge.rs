@@ -12,7 +12,7 @@ mod inverse;
 mod kernel;
 mod primal;
 
-pub(super) use inverse::inverse;
+pub(super) use inverse::shifted_inverse;
 pub(super) use kernel::KernelRidge;
 
 use super::{cell_means, encoding::Encoding, error::FitError};
@@ -25,7 +25,6 @@ const SIDE_MAX: usize = 2_048;
 
 const ROWS_MAX: usize = 200_000;
 
-/// Maximum coefficients, columns × outputs.
 const COEFFICIENTS_MAX: usize = 8_000_000;
 
 /// Maximum numbers in the encoded training rows (dual only).
@@ -35,7 +34,6 @@ const ENCODED_MAX: usize = 64_000_000;
 const FIRST: f64 = -4.0;
 const GRID: usize = 15;
 
-/// A fitted ridge regression.
 #[derive(Debug)]
 pub struct Ridge {
     encoding: Encoding,
@@ -109,14 +107,12 @@ impl Ridge {
     }
 }
 
-/// Describes the chosen λ in words.
 fn chosen(lambda: f64, place: usize, how: &str) -> String {
     let edge = if place == 0 || place + 1 == GRID { ", at the edge of what was tried" } else { "" };
     let decimals = (3.0 - lambda.abs().max(1e-9).log10().floor()).clamp(0.0, 9.0) as usize;
     format!("λ = {lambda:.decimals$} by {how}{edge}")
 }
 
-/// Input of the two solvers.
 struct Problem<'a> {
     staged: &'a Staged,
     encoding: &'a Encoding,

@@ -18,7 +18,6 @@ pub struct Scores {
     n: Vec<u64>,
     /// Factors for the errors of cells without a common unit.
     scales: Option<Vec<f64>>,
-    /// Sums by true class, where the cells are classes.
     classes: Option<Vec<ClassScores>>,
 }
 
@@ -39,7 +38,6 @@ impl Scores {
         Self { scales: meta.scales(), classes, ..Self::of_cells(cells) }
     }
 
-    /// Creates empty scores of cells with one common unit.
     fn of_cells(cells: usize) -> Self {
         let none = vec![Spread::default(); cells];
         let absolute = vec![0.0; cells];
@@ -88,7 +86,6 @@ impl Scores {
         }
     }
 
-    /// Adds the scores of other rows.
     pub fn merge(&mut self, other: &Self) {
         self.absolute.iter_mut().zip(&other.absolute).for_each(|(sum, more)| *sum += more);
         self.squared.iter_mut().zip(&other.squared).for_each(|(sum, more)| *sum += more);
@@ -159,7 +156,6 @@ impl Scores {
 }
 
 impl ClassScores {
-    /// Adds rows with their weights multiplied by `by`.
     fn add(&mut self, other: &Self, by: f64) {
         self.weight += by * other.weight;
         self.loss += by * other.loss;
@@ -183,7 +179,6 @@ impl Spread {
         self.squares += weight * delta * (value - self.mean);
     }
 
-    /// Adds values with their weights multiplied by `by`.
     fn merge(&mut self, other: &Self, by: f64) {
         let weight = by * other.weight;
         if weight <= 0.0 {

@@ -5,10 +5,8 @@
 use super::{Forecaster, Scores};
 use enn_common::staged::Staged;
 
-/// Number of rows that a baseline predicts at once.
 const BLOCK_ROWS: usize = 512;
 
-/// Rows on which forecasts are scored.
 #[derive(Debug, Clone, Copy)]
 pub struct Trial<'a> {
     staged: &'a Staged,
@@ -20,7 +18,6 @@ pub struct Trial<'a> {
 }
 
 impl<'a> Trial<'a> {
-    /// Creates a trial with all rows in a single part.
     pub fn new(staged: &'a Staged, rows: &'a [usize]) -> Self {
         Self { staged, rows, parts: None, forecasts: None }
     }
@@ -45,7 +42,6 @@ impl<'a> Trial<'a> {
         scores
     }
 
-    /// Returns a baseline's scores by part.
     pub fn baseline(&self, one: &Forecaster) -> Vec<Scores> {
         let mut scores = self.none();
         let outputs = self.staged.outputs();

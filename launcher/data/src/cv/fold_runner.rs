@@ -18,16 +18,13 @@ use std::{
 /// Bytes at the end of a log that are searched for the cause of a failure.
 const LOG_BYTES_MAX: usize = 64 * 1024;
 
-/// A fold to train.
 #[derive(Debug)]
 pub struct FoldTask {
     pub fold: usize,
     pub command: Command,
-    /// File for standard output and error.
     pub log: PathBuf,
 }
 
-/// The end of a fold's process.
 #[derive(Debug, PartialEq)]
 pub struct FoldOutcome {
     pub fold: usize,
@@ -36,18 +33,17 @@ pub struct FoldOutcome {
     pub seconds: f64,
 }
 
-/// Reasons why no fold can be trained.
 #[derive(Debug, thiserror::Error)]
-pub enum FoldRunnerError {
-    #[error("cannot {what}: {source}")]
-    Machine { what: &'static str, source: io::Error },
+#[error("cannot {what}: {source}")]
+pub struct FoldRunnerError {
+    what: &'static str,
+    source: io::Error,
 }
 
 fn machine(what: &'static str) -> impl FnOnce(io::Error) -> FoldRunnerError {
-    move |source| FoldRunnerError::Machine { what, source }
+    move |source| FoldRunnerError { what, source }
 }
 
-/// A fold in training.
 #[derive(Debug)]
 struct FoldProcess {
     task: FoldTask,
@@ -77,7 +73,6 @@ impl FoldRunner {
         Ok(Self { guard, signals, processes: Vec::new(), stopped: None })
     }
 
-    /// Returns the signal that asked to stop.
     pub fn stopped(&self) -> Option<Signal> {
         self.stopped
     }

@@ -18,7 +18,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Reasons why a fold cannot be scored.
 #[derive(Debug, thiserror::Error)]
 pub enum FoldScoreError {
     #[error(transparent)]
@@ -27,33 +26,26 @@ pub enum FoldScoreError {
     Baseline(#[from] BaselineError),
     #[error(transparent)]
     File(#[from] FileError),
-    /// The table of all forecasts cannot be written.
     #[error("{}: {source}", path.display())]
     Parquet { path: PathBuf, source: Box<ParquetError> },
-    /// The forecasts are not about the fold's test rows.
     #[error("{}: found forecasts of {found} rows, expected those of the fold's {expected} test rows", path.display())]
     Rows { path: PathBuf, found: usize, expected: usize },
 }
 
-/// Forecasts of the test rows of a fold.
 #[derive(Debug)]
 pub(super) struct OutOfFold {
-    /// Indices of staged rows, ascending.
     pub(super) rows: Vec<usize>,
     /// Shape (rows, O).
     pub(super) values: Vec<f32>,
 }
 
-/// Scores of the test rows of a fold.
 #[derive(Debug)]
 pub struct FoldScores {
     /// Contenders with their scores by group of rows: the model first, then the baselines.
     pub scores: Vec<(String, Vec<Scores>)>,
     /// Coverage of the predicted quantiles; `None` where there are none.
     pub coverage: Option<IntervalCoverage>,
-    /// Number of targets without a forecast, excluded for all contenders.
     pub without_forecast: u64,
-    /// Notes of the baselines about their fits.
     pub notes: Vec<String>,
 }
 

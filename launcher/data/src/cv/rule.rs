@@ -5,10 +5,9 @@
 //! other units, taken in the order of another keyed hash, validation gets as many as its share allows. *Blocks* are runs of samples in
 //! the order of time, of each source separately; the last part of every block that is not tested is validation.
 
+use crate::stage::hash_order;
 use enn_common::staged::Split;
-use twox_hash::XxHash3_64;
 
-/// Rule that assigns samples to folds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rule {
     Units {
@@ -29,7 +28,6 @@ pub struct FoldSpec {
     pub seed: u64,
 }
 
-/// Returns the splits of all samples for every fold.
 pub fn divide(rule: &Rule, spec: FoldSpec) -> Vec<Vec<u8>> {
     match rule {
         Rule::Blocks(sources) => {
@@ -45,11 +43,10 @@ pub fn divide(rule: &Rule, spec: FoldSpec) -> Vec<Vec<u8>> {
     }
 }
 
-/// Returns the fold of every unit.
 fn deal(names: &[i64], sizes: &[u64], spec: FoldSpec) -> Vec<usize> {
     let mut filled = vec![0u64; spec.folds];
     let mut fold_of = vec![0; names.len()];
-    for unit in ordered(names, spec.seed) {
+    for unit in hash_order(names.iter().copied(), spec.seed) {
         let fold = (0..spec.folds).min_by_key(|fold| filled[*fold]).unwrap_or(0);
         filled[fold] += sizes[unit];
         fold_of[unit] = fold;
@@ -62,7 +59,7 @@ fn units(of: &[u32], names: &[i64], sizes: &[u64], fold_of: &[usize], fold: usiz
         fold_of.iter().map(|found| if *found == fold { Split::Test } else { Split::Train }).collect();
     let rest: u64 = sizes.iter().zip(fold_of).filter(|(_, found)| **found != fold).map(|(size, _)| size).sum();
     let mut left = part(rest as usize, spec.val) as u64;
-    for unit in ordered(names, spec.seed.wrapping_add(1 + fold as u64)) {
+    for unit in hash_order(names.iter().copied(), spec.seed.wrapping_add(1 + fold as u64)) {
         if split[unit] == Split::Train && sizes[unit] <= left {
             split[unit] = Split::Val;
             left -= sizes[unit];
@@ -88,17 +85,6 @@ fn blocks(samples: usize, fold: usize, spec: FoldSpec) -> Vec<u8> {
 
 fn part(samples: usize, share: f64) -> usize {
     ((samples as f64 * share).round() as usize).min(samples)
-}
-
-/// Returns the units in the order of the keyed hash of their names.
-fn ordered(names: &[i64], seed: u64) -> Vec<usize> {
-    let mut keyed: Vec<(u64, usize)> = names
-        .iter()
-        .enumerate()
-        .map(|(unit, name)| (XxHash3_64::oneshot_with_seed(seed, &name.to_le_bytes()), unit))
-        .collect();
-    keyed.sort_unstable();
-    keyed.into_iter().map(|(_, unit)| unit).collect()
 }
 
 #[cfg(test)]

@@ -53,19 +53,15 @@ pub struct IntervalCoverage {
     weight: f64,
 }
 
-/// Sums of the interval between two levels, which are indices.
 #[derive(Debug, Clone, PartialEq)]
 struct LevelPair {
     low: usize,
     high: usize,
-    /// Weight of the targets inside the interval.
     inside: f64,
-    /// Weighted sum of the interval's widths.
     width: f64,
 }
 
 impl IntervalCoverage {
-    /// Creates empty sums for these levels.
     pub fn new(levels: &[f64]) -> Self {
         let pairs = (0..levels.len() / 2).map(|low| (low, levels.len() - 1 - low));
         let pairs = pairs.filter(|(low, high)| (levels[*low] + levels[*high] - 1.0).abs() < 1e-9);
@@ -89,7 +85,6 @@ impl IntervalCoverage {
         self
     }
 
-    /// Adds the sums of other rows with the same levels.
     pub fn merge(&mut self, other: &Self) {
         self.weight += other.weight;
         self.below.iter_mut().zip(&other.below).for_each(|(sum, more)| *sum += more);

@@ -8,13 +8,11 @@ use enn_common::{
 };
 use std::collections::BTreeMap;
 
-/// Forecasts, with the data and the baselines that they are compared with.
 #[derive(Debug)]
 pub struct EvaluationInput<'a> {
     pub staged: &'a Staged,
     /// The model's forecasts of all rows (N, O).
     pub forecasts: &'a [f32],
-    /// Baselines fitted to the model's training rows.
     pub baselines: &'a [Forecaster],
     /// The run's earlier use of every row; `None` where it is unknown.
     pub seen: Option<&'a [Seen]>,
@@ -93,11 +91,9 @@ pub fn evaluate(input: &EvaluationInput<'_>, names: &[String]) -> EvaluationPart
     EvaluationParts { seen, without_forecast: trial.without_forecast(), ..field.parts(&scores) }
 }
 
-/// The output cells and groups by which scores become errors.
 #[derive(Debug, Clone, Copy)]
 pub struct ScoringContext<'a> {
     pub meta: &'a StagedMeta,
-    /// Names of the output cells.
     pub names: &'a [String],
     pub groups: &'a [String],
     /// Weight of every output cell; `None` weighs all cells equally.
@@ -133,7 +129,6 @@ impl ScoringContext<'_> {
         }
     }
 
-    /// Merges scores of disjoint rows.
     pub fn whole<'s>(&self, parts: impl IntoIterator<Item = &'s Scores>) -> Scores {
         let mut all = Scores::new(self.meta);
         parts.into_iter().for_each(|part| all.merge(part));
@@ -148,7 +143,6 @@ fn kinds_of(seen: Option<&[Seen]>) -> Vec<Seen> {
     }
 }
 
-/// Returns the note about targets without a forecast.
 pub fn without_forecast(count: u64) -> String {
     format!("{count} targets without a forecast are excluded for all models")
 }

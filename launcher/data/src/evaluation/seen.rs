@@ -14,7 +14,6 @@ use twox_hash::XxHash3_64;
 /// Maximum percentage of the run's rows that equal another of its rows, up to which equal cells identify a row.
 const EQUAL_PERCENT_MAX: f64 = 1.0;
 
-/// Earlier use of a row by a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
     Trained,
@@ -26,7 +25,6 @@ pub enum Seen {
 impl Seen {
     pub const ALL: [Self; 3] = [Self::Trained, Self::Validated, Self::Never];
 
-    /// Returns the name used in reports and in evaluation.json.
     pub fn name(self) -> &'static str {
         match self {
             Self::Trained => "trained on",

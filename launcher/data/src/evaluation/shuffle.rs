@@ -4,7 +4,7 @@
 //! and move together, so that each row gets the whole input of another row. Several shuffles are stacked into one directory, which is
 //! predicted at once.
 
-use crate::stage::StageError;
+use crate::stage::{StageError, hash_order};
 use enn_common::{
     fs::mmap::bytes_of,
     staged::{ArrayName, Split, Staged, StagedMeta, StagedWriter},
@@ -13,7 +13,6 @@ use std::{
     collections::HashMap,
     path::{Path, PathBuf},
 };
-use twox_hash::XxHash3_64;
 
 /// Maximum rows, and maximum input numbers, that are predicted at once.
 const ROWS_MAX: usize = 1_000_000;
@@ -25,7 +24,6 @@ const COPY_ROWS_MIN: usize = 256;
 #[derive(Debug)]
 pub struct Shuffled {
     pub dir: PathBuf,
-    /// Rows of the original that every copy has.
     pub rows: Vec<usize>,
 }
 
@@ -43,12 +41,10 @@ pub fn inputs(meta: &StagedMeta) -> Vec<(String, Vec<usize>)> {
     all
 }
 
-/// Division of an importance computation into predictions of bounded size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShufflePlan {
     /// Rows of a copy.
     pub rows: usize,
-    /// Inputs whose shuffles are predicted at once.
     pub inputs: usize,
 }
 
@@ -62,7 +58,6 @@ impl ShufflePlan {
     }
 }
 
-/// Rows to copy, and how their inputs are shuffled.
 #[derive(Debug, Clone, Copy)]
 pub struct Shuffle<'a> {
     pub staged: &'a Staged,
@@ -82,7 +77,8 @@ impl Shuffle<'_> {
     /// A failed file operation.
     pub fn write(&self, first: usize, inputs: &[(String, Vec<usize>)], out: &Path) -> Result<Shuffled, StageError> {
         let Self { staged, rows, rows_max, repeats, seed } = *self;
-        let mut rows: Vec<usize> = permutation(rows.len(), seed).into_iter().map(|place| rows[place]).collect();
+        let mut rows: Vec<usize> =
+            hash_order(0..rows.len() as i64, seed).into_iter().map(|place| rows[place]).collect();
         rows.truncate(rows_max.max(1));
         rows.sort_unstable();
         let width = staged.features();
@@ -100,7 +96,7 @@ impl Shuffle<'_> {
             }
             if copy > 0 {
                 let columns = &inputs[(copy - 1) / repeats].1;
-                let order = permutation(count, seed.wrapping_add((first * repeats + copy) as u64));
+                let order = hash_order(0..count as i64, seed.wrapping_add((first * repeats + copy) as u64));
                 for (at, from) in order.into_iter().enumerate() {
                     for column in columns {
                         values[at * width + column] = staged.x_row(rows[from])[*column];
@@ -132,14 +128,6 @@ impl Shuffle<'_> {
         meta.has_weights = false;
         Ok(Shuffled { dir: writer.finish(&meta)?, rows })
     }
-}
-
-/// Returns 0..n in the order of keyed hashes.
-fn permutation(n: usize, seed: u64) -> Vec<usize> {
-    let mut keyed: Vec<(u64, usize)> =
-        (0..n).map(|row| (XxHash3_64::oneshot_with_seed(seed, &(row as u64).to_le_bytes()), row)).collect();
-    keyed.sort_unstable();
-    keyed.into_iter().map(|(_, row)| row).collect()
 }
 
 #[cfg(test)]

@@ -32,10 +32,8 @@ use std::{
 };
 use twox_hash::XxHash3_128;
 
-/// Maximum axes of a target grid.
 const GRID_AXES_MAX: usize = 3;
 
-/// Maximum bytes of samples that are converted at once.
 const CHUNK_BYTES: u64 = 2 * 1024 * 1024;
 
 pub(crate) fn draft(
@@ -44,9 +42,9 @@ pub(crate) fn draft(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Draft, StageError> {
     if matches!(job.config.split.kind, SplitKind::Group | SplitKind::Column) {
-        let expected = "chronological, blocked or random: arrays have no columns to divide by".to_string();
+        let expected = "chronological, blocked or random: arrays have no columns to divide by";
         let found = format!("{:?}", job.config.split.kind).to_lowercase();
-        return Err(StageError::Config { key: "data.split.kind", found, expected });
+        return Err(StageError::config("data.split.kind", found, expected));
     }
     let set = ArraySet::open(job, layout)?;
     let features = set.x.width;
@@ -121,7 +119,6 @@ impl Stack {
         Ok(Some(Self { parts, rows, width }))
     }
 
-    /// Returns the number of rows in each file.
     fn file_rows(&self, files: &[PathBuf]) -> Vec<u64> {
         let of = |file: &PathBuf| self.parts.iter().filter(|part| part.path == *file).map(NamedArray::rows).sum();
         files.iter().map(of).collect()
@@ -161,8 +158,8 @@ impl ArraySet {
         for path in &job.config.files {
             let format = source::format_of(path, job.config.format)?;
             if !matches!(format, SourceFormat::Npy | SourceFormat::Npz | SourceFormat::Safetensors) {
-                let expected = "an .npy, .npz or .safetensors file; use data.rows for a table".to_string();
-                return Err(StageError::Config { key: "data.arrays", found: path.display().to_string(), expected });
+                let expected = "an .npy, .npz or .safetensors file; use data.rows for a table";
+                return Err(StageError::config("data.arrays", path.display().to_string(), expected));
             }
             arrays.extend(array::open(path, format, job.out)?);
             bytes += path.metadata().map_err(FileError::of("measure", path))?.len();
@@ -213,8 +210,7 @@ impl ArraySet {
             return Err(wrong_shape(&ids.parts[0], "(rows) of integers".into()));
         }
         if self.x.rows == 0 {
-            let found = format!("array {:?} has no rows", x.name);
-            return Err(StageError::ZeroRows { path: x.path.clone(), found, hint: String::new() });
+            return Err(StageError::zero_rows(&x.path, format!("array {:?} has no rows", x.name)));
         }
         Ok(())
     }
@@ -264,14 +260,11 @@ struct ConversionState {
     hashes: Hashes,
     x: CellCounts,
     y: CellCounts,
-    /// Number of rows that were ordered.
     rows: u64,
-    /// Time of the last resume point, or of the start.
     last_point: Instant,
 }
 
 impl ConversionState {
-    /// Restores the state of a resume point.
     fn resume(dir: &Path, point: Option<&ResumePoint>) -> Result<Self, StageError> {
         let ResumePoint { rows, counts, kept, .. } = point.cloned().unwrap_or_default();
         let hashes = if let Kept::Arrays { hashes } = kept { hashes } else { 0 };
@@ -367,12 +360,11 @@ impl PoolSteps for Convert<'_> {
     }
 }
 
-/// Converts an element of an integer array to a row id.
 fn row_id(cell: Cell<'_>) -> Result<i64, StageError> {
     let Cell::Integer(id) = cell else {
         let found = if let Cell::Wide(id) = cell { id.to_string() } else { "another kind of number".to_owned() };
         let expected = format!("integers up to {}; leave it out, and rows are numbered", i64::MAX);
-        return Err(StageError::Config { key: "data.arrays.row_id", found, expected });
+        return Err(StageError::config("data.arrays.row_id", found, expected));
     };
     Ok(id)
 }

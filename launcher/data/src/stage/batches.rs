@@ -42,7 +42,6 @@ struct Framed<R, M> {
     room: M,
     /// Columns to read; `None` for all.
     projection: Option<Projection>,
-    /// Bytes and messages received.
     bytes: u64,
     messages: u64,
     /// Whether the end-of-stream marker was read.
@@ -71,7 +70,6 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Framed<R, M> {
         Self { inner, message, room, projection: None, bytes: 0, messages: 0, is_ended: false, is_alone: false }
     }
 
-    /// Returns the error of a stream without end-of-stream marker.
     fn truncated(&self) -> io::Error {
         let bytes = self.bytes;
         let messages = self.messages;
@@ -139,7 +137,6 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Framed<R, M> {
         Ok(Some(message))
     }
 
-    /// Reads exactly `count` bytes and appends them to `message`.
     fn append(&mut self, count: u64, message: &mut Vec<u8>) -> io::Result<()> {
         let read = (&mut self.inner).take(count).read_to_end(message)? as u64;
         self.bytes += read;
@@ -294,12 +291,10 @@ pub fn ample(bytes: u64) -> io::Result<()> {
 /// Iterates over the batches of a file in order; ends after an error.
 pub struct FileBatches<M> {
     reader: Option<FileReader<BufReader<File>>>,
-    /// Locations of the batches that have not been read yet.
     blocks: vec::IntoIter<Block>,
     file: CheckedFile<M>,
 }
 
-/// A file whose messages are checked before they are read.
 struct CheckedFile<M> {
     file: File,
     room: M,
@@ -325,7 +320,6 @@ impl<M: FnMut(u64) -> io::Result<()>> FileBatches<M> {
 }
 
 impl<M: FnMut(u64) -> io::Result<()>> CheckedFile<M> {
-    /// Reads the footer: the locations of dictionaries and of batches.
     fn blocks(&mut self, columns: Option<&[usize]>) -> Result<(Vec<Block>, Vec<Block>), ArrowError> {
         let end = self.file.metadata()?.len().checked_sub(10).ok_or_else(|| damaged("it is too short"))?;
         let mut last = [0; 10];
@@ -380,11 +374,11 @@ impl<M: FnMut(u64) -> io::Result<()>> Iterator for FileBatches<M> {
     type Item = Result<RecordBatch, ArrowError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let mut reader = self.reader.take()?;
-        let asked = self.blocks.next().map_or(Ok(()), |block| self.file.check(&block)).map_err(ArrowError::from);
-        let batch = asked.and_then(|()| guarded(|| reader.next().transpose())).transpose()?;
-        self.reader = batch.is_ok().then_some(reader);
-        Some(batch)
+        let Self { reader, blocks, file } = self;
+        next_batch(reader, |reader| {
+            blocks.next().map_or(Ok(()), |block| file.check(&block))?;
+            guarded(|| reader.next().transpose())
+        })
     }
 }
 
@@ -392,15 +386,21 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Iterator for Batches<R, M> {
     type Item = Result<RecordBatch, ArrowError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let mut reader = self.0.take()?;
-        let batch = guarded(|| reader.next().transpose()).transpose()?;
-        // A reader is not used again after a panic.
-        self.0 = batch.is_ok().then_some(reader);
-        Some(batch)
+        next_batch(&mut self.0, |reader| guarded(|| reader.next().transpose()))
     }
 }
 
-/// Turns a panic inside the arrow reader into an error.
+/// Returns the next batch; a reader is not used again after an error or a panic.
+pub(super) fn next_batch<R>(
+    slot: &mut Option<R>,
+    read: impl FnOnce(&mut R) -> Result<Option<RecordBatch>, ArrowError>,
+) -> Option<Result<RecordBatch, ArrowError>> {
+    let mut reader = slot.take()?;
+    let batch = read(&mut reader).transpose()?;
+    *slot = batch.is_ok().then_some(reader);
+    Some(batch)
+}
+
 fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowError> {
     panics::caught("arrow-ipc", read).unwrap_or_else(|panic| Err(ArrowError::IpcError(panic.to_string())))
 }

@@ -1,6 +1,5 @@
 //! A set of row numbers, one bit each.
 
-/// A bit set of fixed capacity.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Bits {
     words: Vec<u64>,
@@ -25,7 +24,6 @@ impl Bits {
         before
     }
 
-    /// Returns the number of elements.
     pub(crate) fn count(&self) -> u64 {
         self.words.iter().map(|word| u64::from(word.count_ones())).sum()
     }

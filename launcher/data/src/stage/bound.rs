@@ -2,10 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// Maximum columns of a table.
 pub(crate) const COLUMNS_MAX: u64 = 100_000;
 
-/// Maximum inputs, and target cells, in a row of an array.
 pub(crate) const WIDTH_MAX: u64 = 100_000;
 
 /// A source that states, or unpacks to, more than a size limit.
@@ -13,7 +11,6 @@ pub(crate) const WIDTH_MAX: u64 = 100_000;
 #[error("{}: found {found}, expected {expected}\n  hint: {hint}", path.display())]
 pub struct BoundError {
     pub path: PathBuf,
-    /// The stated or actual size, and its place in the file.
     pub found: String,
     pub expected: String,
     pub hint: &'static str,
@@ -25,7 +22,6 @@ impl BoundError {
     }
 }
 
-/// Refuses more columns than a table may have.
 pub(crate) fn columns(path: &Path, columns: u64) -> Result<(), BoundError> {
     if columns <= COLUMNS_MAX {
         return Ok(());
@@ -35,7 +31,6 @@ pub(crate) fn columns(path: &Path, columns: u64) -> Result<(), BoundError> {
     Err(BoundError::new(path, found, expected, "keep the columns that are used, or give wide rows as data.arrays"))
 }
 
-/// Refuses more inputs, or cells of a target, than a row of an array may have.
 pub(crate) fn width(path: &Path, array: &str, width: u64) -> Result<(), BoundError> {
     if width <= WIDTH_MAX {
         return Ok(());

@@ -6,21 +6,14 @@ use std::f64::consts::TAU;
 
 /// Returns the names of the staged columns of `features`, such as `day_of_year.sin`, in the order of `values`.
 pub(crate) fn names(features: &[Calendar]) -> Vec<String> {
-    let mut names = Vec::new();
-    for feature in features {
-        match feature {
-            Calendar::DayOfYear => cyclic("day_of_year", &mut names),
-            Calendar::Weekday => cyclic("weekday", &mut names),
-            Calendar::Hour => cyclic("hour", &mut names),
-            Calendar::Trend => names.push("trend".to_string()),
-        }
-    }
-    names
-}
-
-fn cyclic(name: &str, names: &mut Vec<String>) {
-    names.push(format!("{name}.sin"));
-    names.push(format!("{name}.cos"));
+    let cyclic = |name: &str| vec![format!("{name}.sin"), format!("{name}.cos")];
+    let of = |feature: &Calendar| match feature {
+        Calendar::DayOfYear => cyclic("day_of_year"),
+        Calendar::Weekday => cyclic("weekday"),
+        Calendar::Hour => cyclic("hour"),
+        Calendar::Trend => vec!["trend".to_owned()],
+    };
+    features.iter().flat_map(of).collect()
 }
 
 /// Appends the values of `features` at a Unix time (seconds, the user's offset already added).

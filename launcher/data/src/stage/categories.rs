@@ -12,7 +12,6 @@ use std::collections::HashMap;
 /// Maximum classes of a target: each is an output cell.
 const CLASSES_MAX: usize = 1000;
 
-/// Maximum categories of a one-hot input.
 const ONE_HOT_MAX: usize = 1000;
 
 impl Draft {
@@ -51,11 +50,11 @@ impl Draft {
                 all.push(Codes { column, map, unknown, unseen: Vec::new() });
             }
             if *one_hot && written.len() > ONE_HOT_MAX {
-                return Err(StageError::Config {
-                    key: "data.rows.features",
-                    found: format!("encoding = \"one_hot\" for the {} categories of {name:?}", written.len()),
-                    expected: format!("at most {ONE_HOT_MAX}, or encoding = \"embedding\""),
-                });
+                return Err(StageError::config(
+                    "data.rows.features",
+                    format!("encoding = \"one_hot\" for the {} categories of {name:?}", written.len()),
+                    format!("at most {ONE_HOT_MAX}, or encoding = \"embedding\""),
+                ));
             }
         }
         Ok(all)
@@ -100,23 +99,21 @@ impl Draft {
                 let (order, samples) = self.classes_in_training()?;
                 let (classes, class_of) = merged(&written, order.into_iter());
                 if classes.len() as u64 == samples && samples > 2 {
-                    return Err(StageError::Config {
-                        key: "data.rows.targets",
-                        found: format!(
-                            "{samples} classes of {source:?} in {samples} training samples, each of them once"
-                        ),
-                        expected: "classes that several samples have; is it an identifier, or a number?".into(),
-                    });
+                    return Err(StageError::config(
+                        "data.rows.targets",
+                        format!("{samples} classes of {source:?} in {samples} training samples, each of them once"),
+                        "classes that several samples have; is it an identifier, or a number?",
+                    ));
                 }
                 (classes, class_of)
             }
         };
         if !(2..=CLASSES_MAX).contains(&classes.len()) {
-            return Err(StageError::Config {
-                key: "data.rows.targets",
-                found: format!("{} classes of {source:?} in the training samples", classes.len()),
-                expected: format!("2 to {CLASSES_MAX}"),
-            });
+            return Err(StageError::config(
+                "data.rows.targets",
+                format!("{} classes of {source:?} in the training samples", classes.len()),
+                format!("2 to {CLASSES_MAX}"),
+            ));
         }
         let class = |code: usize| class_of.get(code).copied().flatten().map(|class| class as usize);
         let unseen = self.count_targets(|code| class(code).is_none())?;
@@ -148,7 +145,6 @@ impl Draft {
         Ok((order, samples))
     }
 
-    /// Counts the targets whose class satisfies `is_counted`.
     fn count_targets(&self, is_counted: impl Fn(usize) -> bool) -> Result<u64, StageError> {
         let mut count = 0;
         for rows in self.output.chunks() {

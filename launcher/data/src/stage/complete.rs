@@ -4,7 +4,7 @@ use super::{
     Job,
     error::StageError,
     f32_precision,
-    input::lift_inputs,
+    input::{lift_inputs, places_in},
     outlier_limits::{self, Limits},
     output::Output,
     split,
@@ -18,7 +18,7 @@ use enn_common::{
     },
 };
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     ops::Range,
     path::PathBuf,
     sync::atomic::Ordering::Relaxed,
@@ -26,10 +26,8 @@ use std::{
 
 pub(crate) use super::input::{Classes, Input};
 
-/// Maximum samples with names in the metadata.
 pub const ROW_NAMES_MAX: u64 = 100_000;
 
-/// Maximum columns that a note lists by name.
 const NOTED_MAX: usize = 12;
 
 /// Result of a layout, before the last steps.
@@ -46,7 +44,6 @@ pub(crate) struct Draft {
     pub out_labels: Vec<Vec<String>>,
     /// Index of the input with the persistence forecast, for every target cell.
     pub persistence: Option<Vec<u32>>,
-    /// Classes of a categorical target by written index.
     pub classes: Option<Classes>,
     /// Names of the samples, before any is dropped; empty for none.
     pub names: Vec<String>,
@@ -56,7 +53,6 @@ pub(crate) struct Draft {
     pub times: Vec<i64>,
     /// Number of samples of each source, in the order of the rows; empty when there is only one.
     pub sources: Vec<u64>,
-    /// Counts and notes of cleaning so far.
     pub report: CleaningReport,
 }
 
@@ -141,7 +137,6 @@ impl Draft {
         if columns.is_empty() { String::new() } else { format!(": {}", columns.join("; ")) }
     }
 
-    /// Writes the splits that depend on the number or the times of the samples.
     fn divide(&self, job: &Job<'_>) -> Result<(), StageError> {
         let config = &job.config.split;
         if job.training.is_some() {
@@ -175,10 +170,7 @@ impl Draft {
     fn limits(&mut self, job: &Job<'_>, stats: &SampleStats) -> Result<Limits, StageError> {
         let (limits, what) = match job.training {
             Some(meta) => {
-                let names: HashMap<&str, usize> =
-                    (0..).zip(&meta.features).map(|(at, one)| (one.name.as_str(), at)).collect();
-                let place = |input: &Input| names.get(input.name.as_str()).copied();
-                let places: Vec<Option<usize>> = self.inputs.iter().map(place).collect();
+                let places = places_in(meta, &self.inputs);
                 let what =
                     "values a thousand times as far away as those of the training rows reach, perhaps of another unit";
                 (Limits::of_model(meta, &places, self.output.has_targets()), what)
@@ -236,7 +228,6 @@ impl Draft {
         stats::measure(&self.output, &codes.iter().map(settled).collect::<Vec<_>>(), job.threads)
     }
 
-    /// Returns the source column of a target cell.
     fn target(&self, cell: usize) -> &str {
         self.targets.get(cell).or(self.targets.first()).map_or("", String::as_str)
     }
@@ -253,7 +244,6 @@ impl Draft {
         self.sources.iter().scan(0, end).collect()
     }
 
-    /// Counts the samples of each source per split.
     fn sources(&self, job: &Job<'_>) -> Result<Vec<SourceMeta>, StageError> {
         if self.sources.is_empty() {
             return Ok(Vec::new());
@@ -263,16 +253,15 @@ impl Draft {
         Ok(SourceMeta::count(named, &split))
     }
 
-    /// Refuses data that no model can be trained on.
     fn check_trainable(&self, job: &Job<'_>, stats: &SampleStats) -> Result<(), StageError> {
         let cells = stats.split_rows[0] * stats.y.len() as u64;
         let missing = cells - stats.y.iter().map(staged::Moments::n).sum::<u64>();
         if job.config.mask == TargetMask::None && missing > 0 {
-            return Err(StageError::Config {
-                key: "data.mask",
-                found: format!("\"none\", and {missing} target cells of the training samples are missing"),
-                expected: "targets that are all there, or data.mask = \"finite\"".into(),
-            });
+            return Err(StageError::config(
+                "data.mask",
+                format!("\"none\", and {missing} target cells of the training samples are missing"),
+                "targets that are all there, or data.mask = \"finite\"",
+            ));
         }
         if stats.split_rows[0] == 0 {
             let samples = self.output.rows;
@@ -299,11 +288,11 @@ impl Draft {
     fn kept_inputs(&self, job: &Job<'_>, stats: &SampleStats) -> Result<Vec<bool>, StageError> {
         if let Some(training) = job.training {
             if training.out_shape != self.out_shape {
-                return Err(StageError::Config {
-                    key: "data",
-                    found: format!("a target of shape {:?}", self.out_shape),
-                    expected: format!("{:?}, the shape the model was trained with", training.out_shape),
-                });
+                return Err(StageError::config(
+                    "data",
+                    format!("a target of shape {:?}", self.out_shape),
+                    format!("{:?}, the shape the model was trained with", training.out_shape),
+                ));
             }
             let names: Vec<&String> = training.features.iter().map(|feature| &feature.name).collect();
             let known: HashSet<&String> = names.iter().copied().collect();
@@ -311,11 +300,11 @@ impl Draft {
             let found: Vec<&String> =
                 self.inputs.iter().zip(&keep).filter(|(_, k)| **k).map(|(i, _)| &i.name).collect();
             if found != names {
-                return Err(StageError::Config {
-                    key: "data",
-                    found: format!("{} of the model's {} inputs, or in another order", found.len(), names.len()),
-                    expected: "the inputs the model was trained with; use the data section of its run".into(),
-                });
+                return Err(StageError::config(
+                    "data",
+                    format!("{} of the model's {} inputs, or in another order", found.len(), names.len()),
+                    "the inputs the model was trained with; use the data section of its run",
+                ));
             }
             return Ok(keep);
         }
@@ -330,11 +319,11 @@ impl Draft {
         if keep.contains(&true) {
             return Ok(keep);
         }
-        Err(StageError::Config {
-            key: "data",
-            found: "no input with a valid value in the training samples".into(),
-            expected: "at least one; check the columns, data.missing and data.ranges".into(),
-        })
+        Err(StageError::config(
+            "data",
+            "no input with a valid value in the training samples",
+            "at least one; check the columns, data.missing and data.ranges",
+        ))
     }
 
     fn notes(&mut self, job: &Job<'_>, stats: &SampleStats, keep: &[bool]) {
@@ -481,7 +470,6 @@ impl Draft {
         FeatureMeta { name, source, categories, one_hot, index, label, form, ..FeatureMeta::default() }
     }
 
-    /// Returns the unit of an input, or of its source column.
     fn units(&self, column: usize, units: &BTreeMap<String, String>) -> String {
         let input = &self.inputs[column];
         units.get(&input.name).or_else(|| units.get(&input.source)).cloned().unwrap_or_default()
@@ -498,17 +486,16 @@ impl Draft {
     }
 }
 
-/// Refuses a weight for a source without training samples.
 fn check_sources(job: &Job<'_>, sources: &[SourceMeta]) -> Result<(), StageError> {
     let empty =
         sources.iter().zip(&job.config.sources).find(|(meta, own)| meta.split_rows[0] == 0 && own.weight.is_some());
     match empty {
         None => Ok(()),
-        Some((meta, _)) => Err(StageError::Config {
-            key: "data.sources",
-            found: format!("a weight for source {:?}, of which no sample trains", meta.name),
-            expected: "training samples in every source that has a weight; check its files and data.split".into(),
-        }),
+        Some((meta, _)) => Err(StageError::config(
+            "data.sources",
+            format!("a weight for source {:?}, of which no sample trains", meta.name),
+            "training samples in every source that has a weight; check its files and data.split",
+        )),
     }
 }
 

@@ -7,13 +7,10 @@ use std::collections::BTreeMap;
 
 /// Minimum values of a stream's column before it is checked: a few rows may all have a new category.
 const ENOUGH: u64 = 1000;
-/// Maximum unknown values that a message shows.
 const SHOWN_MAX: usize = 5;
 
-/// Data that a model was not trained on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnseenCategories {
-    /// Most values of a column are unknown.
     #[error(
         "column {column:?}: the model does not know {unseen} of {words} values{}, expected no more than half of them to be unknown\n\
          hint: see that the column holds what it held in training; --allow-unseen predicts all the same",
@@ -21,31 +18,18 @@ pub enum UnseenCategories {
     )]
     Most {
         column: String,
-        /// Number of unknown values.
         unseen: u64,
         /// Number of all values.
         words: u64,
-        /// Examples of unknown values.
         unknown_values: Vec<String>,
     },
-    /// Some rows have a class that the model cannot predict.
     #[error(
         "target {column:?}: the model does not know the class of {unseen} of {words} rows{}, expected {}\n\
          hint: leave these rows out, or train with rows of these classes",
         examples(unknown_values),
         known(classes)
     )]
-    Classes {
-        column: String,
-        /// Number of rows with an unknown class.
-        unseen: u64,
-        /// Number of rows with a class.
-        words: u64,
-        /// Examples of unknown values.
-        unknown_values: Vec<String>,
-        /// Classes of the model.
-        classes: Vec<String>,
-    },
+    Classes { column: String, unseen: u64, words: u64, unknown_values: Vec<String>, classes: Vec<String> },
 }
 
 fn examples(unknown_values: &[String]) -> String {
@@ -58,7 +42,6 @@ fn known(classes: &[String]) -> String {
     format!("those of training: {}{more}", first(classes))
 }
 
-/// Quotes and joins the first of these words.
 fn first(words: &[String]) -> String {
     let quoted: Vec<String> = words.iter().take(SHOWN_MAX).map(|word| format!("{:?}", brief(word))).collect();
     quoted.join(", ")
@@ -72,7 +55,6 @@ pub struct CategoryCoverage {
 }
 
 impl CategoryCoverage {
-    /// Adds the counts of a report, except those of `targets`.
     pub fn add(&mut self, report: &CleaningReport, targets: &[String]) {
         for (name, column) in report.columns.iter().filter(|(name, column)| column.words > 0 && !targets.contains(name))
         {

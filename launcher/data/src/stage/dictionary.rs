@@ -4,12 +4,9 @@ use super::form;
 use enn_common::staged::words::{self, Form};
 use std::collections::HashMap;
 
-/// Maximum unknown words that are kept as examples.
 const UNKNOWN_WORDS_MAX: usize = 5;
-/// Maximum characters of an example.
 const UNKNOWN_WORD_CHARS_MAX: usize = 60;
 
-/// Words and their indices.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Dictionary {
     list: Vec<String>,
@@ -18,16 +15,13 @@ pub(super) struct Dictionary {
     is_fixed: bool,
     /// Whether different spellings of true and false are one word each.
     knows_truth: bool,
-    /// Form of a model's own words.
     form: Form,
     /// Indices of a model's own words by other spellings.
     alike: HashMap<String, u32>,
-    /// Examples of words that a model does not know.
     unknown_words: Vec<String>,
 }
 
 impl Dictionary {
-    /// Creates an empty dictionary for the categories of a column.
     pub(super) fn found() -> Self {
         Self { knows_truth: true, ..Self::default() }
     }
@@ -64,7 +58,6 @@ impl Dictionary {
         self.list
     }
 
-    /// Returns examples of requested words that the model does not know.
     pub(super) fn unknown_words(&self) -> &[String] {
         &self.unknown_words
     }
@@ -123,6 +116,13 @@ impl Dictionary {
             }
         }
         code
+    }
+
+    /// Adds words like [`Dictionary::code`].
+    pub(super) fn add_all<'w>(&mut self, words: impl IntoIterator<Item = &'w str>) {
+        for word in words {
+            self.code(word);
+        }
     }
 }
 

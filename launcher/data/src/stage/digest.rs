@@ -23,17 +23,14 @@ const STAGER: u32 = 2;
 /// Version that changes whenever rows to predict would be read differently: they are staged again, a run's own data are not.
 const READER: u32 = 2;
 
-/// Bytes of a hashed block.
 const BLOCK_BYTES: u64 = 1024 * 1024;
 
-/// File that caches digests, below the output directory.
 const REMEMBERED: &str = ".sources.json";
 
 /// Nanoseconds before the cache was written in which a change of a file makes its entry invalid: a later change might not show in its
 /// times.
 const SETTLED_NS: i64 = 2_000_000_000;
 
-/// Returns size, times and inode of a file.
 pub(crate) fn identity(path: &Path) -> Result<FileIdentity, StageError> {
     let metadata = path.metadata().map_err(FileError::of("measure", path))?;
     if metadata.is_dir() {
@@ -78,7 +75,6 @@ pub(crate) fn key(
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// Reads the cached digests that are still valid.
 fn recall(memory: &Path) -> KnownSources {
     let Ok(written) = identity(memory) else { return KnownSources::new() };
     let text = std::fs::read(memory).unwrap_or_default();
@@ -100,7 +96,6 @@ fn remember(memory: &Path, old: &KnownSources, new: &KnownSources) {
     }
 }
 
-/// Returns the hex digest of one file's contents.
 pub(crate) fn file(path: &Path, threads: usize) -> Result<String, StageError> {
     // Opening a pipe would block until a writer opens it.
     if !path.is_file() {

@@ -19,19 +19,16 @@ const SORTED_MAX: u64 = 2 * 1024 * 1024;
 /// Maximum percentage of rows left out as repetitions without a warning.
 const WARNED_PERCENT: f64 = 1.0;
 
-/// Hashes of all rows, in reading order.
 #[derive(Debug)]
 pub(crate) struct Hashes {
     in_memory: Vec<u128>,
     file: Scratch,
 }
 
-/// Rows that repeat another row.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
     /// Rows to leave out under the policy.
     pub dropped: Bits,
-    /// Number of rows that repeat an earlier row.
     pub count: u64,
     /// The earliest repetition, as indices from 0: the row and the row that it repeats.
     pub first: Option<(u64, u64)>,
@@ -58,13 +55,11 @@ impl Hashes {
         self.file.bytes() / 16 + self.in_memory.len() as u64
     }
 
-    /// Appends the hashes of the next rows.
     pub(crate) fn push(&mut self, hashes: &[u128]) -> Result<(), StageError> {
         self.in_memory.extend_from_slice(hashes);
         if self.in_memory.len() < HASHES_MAX { Ok(()) } else { self.spill() }
     }
 
-    /// Writes the hashes in memory to the file.
     pub(crate) fn spill(&mut self) -> Result<(), StageError> {
         let halves: Vec<u64> = self.in_memory.iter().flat_map(|hash| [*hash as u64, (hash >> 64) as u64]).collect();
         self.file.append(mmap::bytes_of(&halves))?;
@@ -72,7 +67,6 @@ impl Hashes {
         Ok(())
     }
 
-    /// Calls `f` with every row number and hash.
     fn each(&self, mut f: impl FnMut(u64, u128)) -> Result<(), StageError> {
         let mut bytes = vec![0u8; 1 << 20];
         let mut row = 0;
@@ -124,7 +118,6 @@ impl Hashes {
 }
 
 impl Repeats {
-    /// Records rows with equal hashes, which are in reading order.
     fn add(&mut self, equals: &[(u128, u64)], policy: DuplicatePolicy) {
         self.count += equals.len() as u64 - 1;
         let pair = (equals[1].1, equals[0].1);

@@ -4,7 +4,7 @@
 
 use super::{
     error::{CellError, StageError},
-    input::lift_inputs,
+    input::{lift_inputs, places_in},
     input_bounds,
     outlier_limits::{Limits, Range, mask_outliers},
     rows::RowsPlan,
@@ -23,18 +23,12 @@ use enn_common::{
 };
 use std::{collections::HashMap, sync::Arc};
 
-/// Reasons why rows cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
     #[error("column {column:?} is missing, expected {expected}")]
-    Missing {
-        column: String,
-        /// Names of all expected columns.
-        expected: String,
-    },
+    Missing { column: String, expected: String },
     #[error("column {column:?} holds {found}, expected numbers, text, times or lists of labels")]
     Type { column: String, found: DataType },
-    /// A cell that its column cannot hold.
     #[error("row {row}, column {column:?}: {kind}")]
     Cell {
         /// Index of the row, from 0.
@@ -53,7 +47,6 @@ pub struct Encoder {
     plan: RowsPlan,
     columns: Vec<Feature>,
     limits: Vec<Range>,
-    /// Whether the model has each of the plan's inputs.
     kept: Vec<bool>,
     missing: MissingTokens,
 }
@@ -76,25 +69,20 @@ impl Encoder {
         let columns = layout.features.clone();
         let config = DataConfig { layout: Layout::Rows(layout.clone()), missing, ranges, ..config.clone() };
         let plan = RowsPlan::new(&input_bounds::job(&config, training), &layout, &|_| false, &HashMap::new())?;
-        let place = |name: &String| training.features.iter().position(|feature| feature.name == *name);
-        let places: Vec<Option<usize>> = plan.inputs.iter().map(|input| place(&input.name)).collect();
+        let places = places_in(training, &plan.inputs);
         if !places.iter().flatten().copied().eq(0..training.features.len()) {
-            return Err(StageError::Config {
-                key: "data",
-                found: format!("{} of the model's {} inputs", places.iter().flatten().count(), training.features.len()),
-                expected: "the inputs the model was trained with, in their order".into(),
-            });
+            return Err(StageError::config(
+                "data",
+                format!("{} of the model's {} inputs", places.iter().flatten().count(), training.features.len()),
+                "the inputs the model was trained with, in their order",
+            ));
         }
         if training.x_stats.len() != training.features.len() {
-            return Err(StageError::Config {
-                key: "data",
-                found: format!(
-                    "ranges of {} of the model's {} inputs",
-                    training.x_stats.len(),
-                    training.features.len()
-                ),
-                expected: "a range of each input: take the file as it was written".into(),
-            });
+            return Err(StageError::config(
+                "data",
+                format!("ranges of {} of the model's {} inputs", training.x_stats.len(), training.features.len()),
+                "a range of each input: take the file as it was written",
+            ));
         }
         let [Limits { x: mut limits, .. }, _] = Limits::of_model(training, &places, false);
         lift_inputs(&plan.inputs, &config.ranges, &mut limits);
@@ -102,7 +90,6 @@ impl Encoder {
         Ok(Some(Self { plan, columns, limits, kept, missing: MissingTokens::new(&config.missing) }))
     }
 
-    /// Returns the valid range of each of the model's inputs.
     pub(super) fn input_bounds(&self) -> Vec<Bounds> {
         let of = |(at, limit): (usize, &Range)| {
             let spec = self.plan.source_of(at);
@@ -159,7 +146,6 @@ impl Encoder {
     }
 }
 
-/// Describes the inputs of an array as number columns.
 fn of_arrays(training: &StagedMeta) -> RowsLayout {
     let number = |name: &String| Feature::new(name.clone(), FeatureKind::Number);
     RowsLayout {

@@ -10,17 +10,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Maximum characters of a cell that an error shows.
 const SHOWN_CHARS: usize = 40;
 
-/// Location in a source, for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
     pub path: PathBuf,
     pub position: Position,
 }
 
-/// Position inside a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Position {
     /// Line of a text file, counted from 1.
@@ -38,17 +35,14 @@ impl fmt::Display for Location {
     }
 }
 
-/// Reasons why a cell is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CellError {
-    /// Text where the column's other cells are numbers.
     #[error(
         "found {:?}, expected a number like the rest of the column; if it means \"missing\", add it to data.missing; {}",
         brief(found),
         instead(found)
     )]
     NotANumber { found: String },
-    /// A fraction where the column's other cells are indices.
     #[error("found {found}, expected an integer: the column is an index; read it as kind = \"number\" if it is none")]
     NotAnInteger { found: String },
     #[error(
@@ -61,7 +55,6 @@ pub enum CellError {
     NotASplit { found: String },
     #[error("found nothing, expected a value: the column identifies the row")]
     NoKey,
-    /// The file ends inside a record.
     #[error(
         "the file ends here, in field {found} of {expected}, without a line end: it was cut; copy it again, or remove this line"
     )]
@@ -73,7 +66,6 @@ pub enum CellError {
     },
 }
 
-/// Reasons why staging failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
     #[error("data.files is empty; name at least one file")]
@@ -103,7 +95,6 @@ pub enum StageError {
         cells: u64,
         cells_max: u64,
     },
-    /// A source lacks columns that the configuration, or the model, names.
     #[error(
         "{}: has no column {}{}; it has {}{}",
         path.display(),
@@ -112,27 +103,18 @@ pub enum StageError {
         quoted(found),
         headless(found)
     )]
-    UnknownColumn {
-        path: PathBuf,
-        columns: Vec<String>,
-        /// Existing columns with a similar name.
-        near: Vec<String>,
-        found: Vec<String>,
-    },
-    /// A source lacks columns that another one has.
+    UnknownColumn { path: PathBuf, columns: Vec<String>, near: Vec<String>, found: Vec<String> },
     #[error(
         "{}: source {source_name:?} has no column {}, which source {other:?} has; all sources need the same columns",
         path.display(),
         quoted(columns)
     )]
     OtherColumns { path: PathBuf, source_name: String, columns: Vec<String>, other: String },
-    /// The arrays of a source do not fit each other.
     #[error(
         "{}: array {array:?} of source {source_name:?} has {found} rows in the source's files, expected {expected} and at least 1",
         path.display()
     )]
     SourceRows {
-        /// First file of the source.
         path: PathBuf,
         source_name: String,
         array: String,
@@ -157,7 +139,6 @@ pub enum StageError {
     OpenQuote { place: Location },
     #[error("{place}: the record does not end within {bytes_max} bytes; is it a table, with a line for each row?")]
     EndlessRecord { place: Location, bytes_max: usize },
-    /// A source has no usable rows.
     #[error("{}: {found}; expected at least one data row{hint}", path.display())]
     ZeroRows {
         path: PathBuf,
@@ -165,13 +146,11 @@ pub enum StageError {
         /// Empty, or a hint that begins with "; ".
         hint: String,
     },
-    /// No sample has a valid target in the training split.
     #[error(
         "target {}: no valid value in the training samples; check the column, data.missing and data.ranges",
         quoted(columns)
     )]
     NoTarget { columns: Vec<String> },
-    /// A target whose numbers are equal in f32.
     #[error(
         "target {column:?}: found numbers as large as {size:e} that differ by less than {step:.0}, the step between two of an f32 there; \
          expected numbers that differ by more: subtract a constant offset, and add it to the predictions"
@@ -191,7 +170,6 @@ pub enum StageError {
     NoTrainingLeft { samples: u64, dropped: u64 },
     #[error("column {column:?}: no training sample has a weight above 0, expected at least one; check data.weight")]
     NoWeight { column: String },
-    /// Repeated rows under the policy `error`.
     #[error("{}: row {second} repeats {what} of row {first} (counted without the header); remove it or set data.duplicates to \"first\" or \"last\"", path.display())]
     Duplicate {
         path: PathBuf,
@@ -200,7 +178,6 @@ pub enum StageError {
         first: u64,
         second: u64,
     },
-    /// Two rows for one cell under the policy `error`.
     #[error("{}: row {row} (counted without the header) repeats entity {entity:?} at {time}; remove it or set data.duplicates to \"first\" or \"last\"", path.display())]
     RepeatedCell {
         path: PathBuf,
@@ -210,68 +187,45 @@ pub enum StageError {
         /// Time as in the file, UTC.
         time: String,
     },
-    /// A step length that does not fit the time stamps.
     #[error(
         "column {column:?}: found {found}, expected one row of each step of {step_s} s (data.windows.step_s)\n  hint: {hint}"
     )]
-    Steps {
-        /// Column of the times.
-        column: String,
-        step_s: i64,
-        found: String,
-        hint: String,
-    },
-    /// The split leaves too few windows whose history has no validation or test targets.
+    Steps { column: String, step_s: i64, found: String, hint: String },
     #[error(
         "data.split.kind: found {kind:?}, which leaves {left} of {before} training windows whose history holds no target of validation \
          or test, expected at least half\n  hint: set data.split.kind = \"chronological\", which loses none, or a shorter \
          data.windows.history"
     )]
     Leak { kind: String, before: u64, left: u64 },
-    /// A chronological split of rows that are not sorted by time, or have no time.
     #[error("data.split.kind: found {found}, expected rows in the order of time\n  hint: {hint}")]
     NoOrder { found: String, hint: &'static str },
-    /// More entities than a grid can have.
     #[error(
         "column {column:?} names more than {entities_max} entities; is it really the column of the grid's first axis?"
     )]
     TooManyEntities { column: String, entities_max: usize },
     #[error("{}: array {array:?} has shape {found:?}, expected {expected}", path.display())]
     Shape { path: PathBuf, array: String, found: Vec<u64>, expected: String },
-    /// Parts of the configuration do not fit each other or the source.
     #[error("{key}: found {found}, expected {expected}")]
     Config {
-        /// Key of the configuration.
         key: &'static str,
         found: String,
         /// The expected value, with a hint.
         expected: String,
     },
-    /// Categories or classes that the model does not know.
     #[error(transparent)]
     UnseenCategories(#[from] super::coverage::UnseenCategories),
-    /// More categories than an embedding can be made of.
     #[error(
         "column {column:?} has more than {categories_max} categories; is it an identifier? read it as a number or leave it out"
     )]
     TooManyCategories { column: String, categories_max: usize },
-    /// More labels than there can be inputs.
     #[error(
         "column {column:?} has more than {labels_max} labels; is its separator another one? read it as kind = \"category\" or leave it out"
     )]
     TooManyLabels { column: String, labels_max: usize },
-    /// The table's times are so far apart that the grid would be almost empty.
     #[error(
         "column {column:?} spans {steps} steps of {step_s} s for {entities} entities but the table has only {rows} rows; check the time stamps and step_s"
     )]
-    Sparse {
-        column: String,
-        /// Number of steps from the first to the last time.
-        steps: u64,
-        step_s: i64,
-        entities: usize,
-        rows: u64,
-    },
+    Sparse { column: String, steps: u64, step_s: i64, entities: usize, rows: u64 },
     #[error("{} changed while it was being read; stage again when nobody writes to it", path.display())]
     Changed { path: PathBuf },
     #[error("cannot start a thread for staging: {cause}")]
@@ -281,7 +235,6 @@ pub enum StageError {
     },
     #[error(transparent)]
     Space(#[from] SpaceError),
-    /// A source exceeds a size limit.
     #[error(transparent)]
     Bound(#[from] super::bound::BoundError),
     #[error(transparent)]
@@ -291,6 +244,22 @@ pub enum StageError {
 }
 
 impl StageError {
+    pub(crate) fn config(key: &'static str, found: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self::Config { key, found: found.into(), expected: expected.into() }
+    }
+
+    pub(crate) fn zero_rows(path: &Path, found: impl Into<String>) -> Self {
+        Self::ZeroRows { path: path.to_path_buf(), found: found.into(), hint: String::new() }
+    }
+
+    pub(crate) fn unreadable(
+        path: &Path,
+        format: &'static str,
+        cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self::Unreadable { path: path.to_path_buf(), format, cause: cause.into() }
+    }
+
     /// Whether the system caused the error and not the data, so that another attempt may succeed.
     pub(crate) fn is_retryable(&self) -> bool {
         match self {
@@ -301,7 +270,6 @@ impl StageError {
     }
 }
 
-/// Returns the beginning of a cell.
 pub(super) fn brief(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -309,7 +277,6 @@ pub(super) fn brief(text: &str) -> String {
     }
 }
 
-/// Quotes and joins names, at most twenty of them.
 fn quoted(names: &[String]) -> String {
     const SHOWN_MAX: usize = 20;
     let mut text: Vec<String> = names.iter().take(SHOWN_MAX).map(|name| format!("{name:?}")).collect();
@@ -342,19 +309,16 @@ fn missing(path: &Path) -> String {
     }
 }
 
-/// Returns a hint for a compressed file.
 fn packed(path: &Path) -> &'static str {
     let ends = |extension: &&str| path.extension().is_some_and(|own| own.eq_ignore_ascii_case(extension));
     if ["gz", "zip", "zst", "bz2", "xz", "7z", "lz4"].iter().any(ends) { "unpack it first, or " } else { "" }
 }
 
-/// Returns a hint for a table whose first line is data.
 fn headless(found: &[String]) -> &'static str {
     let numbers = found.iter().filter(|name| name.parse::<f64>().is_ok()).count();
     if 2 * numbers > found.len() { "; is the line with the names of the columns missing?" } else { "" }
 }
 
-/// Returns a hint for a text that is not a number.
 fn instead(found: &str) -> &'static str {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let unsigned = found.trim_start_matches(['-', '+']);
@@ -370,7 +334,6 @@ fn instead(found: &str) -> &'static str {
     }
 }
 
-/// Returns a hint for a text that is not a time.
 fn dashes(found: &str) -> String {
     let is_coarse = timestamp::is_year_or_month(found.as_bytes());
     match found.len() {

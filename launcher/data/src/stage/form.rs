@@ -14,7 +14,6 @@ pub(super) fn of(words: &[String]) -> Form {
     }
 }
 
-/// Returns the canonical spelling of a word in a column of this form.
 pub(super) fn canonical(word: &str, form: Form) -> Cow<'_, str> {
     match form {
         Form::Time => timestamp::moment(word).map_or(Cow::Borrowed(word), |at| Cow::Owned(timestamp::text(at))),

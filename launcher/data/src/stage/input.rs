@@ -5,8 +5,8 @@ use enn_common::{
     config::data::ColumnRange,
     staged::{StagedMeta, meta::LabelMeta, words::Form},
 };
+use std::collections::HashMap;
 
-/// Classes of a categorical target.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Classes {
     /// Canonical names by written index; several indices may have the same name.
@@ -17,18 +17,15 @@ pub(crate) struct Classes {
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Input {
-    /// Name in the staged data.
     pub name: String,
     /// Source column, empty for the calendar.
     pub source: String,
     /// Canonical categories by written index; `None` for a number. Several indices may have the same category until they get their final
     /// indices.
     pub categories: Option<Vec<String>>,
-    /// Form of the words in its source column.
     pub form: Option<Form>,
     /// The integer of category 0, for declared categories, which do not depend on the training samples.
     pub offset: Option<i64>,
-    /// Whether the model reads a one-hot column per category.
     pub one_hot: bool,
     /// Label of an indicator column; an empty name counts the labels that the model does not know.
     pub label: Option<LabelMeta>,
@@ -38,6 +35,12 @@ pub(crate) struct Input {
 pub fn labels_of(meta: &StagedMeta, column: &str) -> Vec<String> {
     let labels = meta.features.iter().filter_map(|feature| feature.label.as_ref());
     labels.filter(|label| label.column == column).map(|label| label.name.clone()).collect()
+}
+
+/// Returns the index of each input among the model's; `None` for other inputs.
+pub(crate) fn places_in(training: &StagedMeta, inputs: &[Input]) -> Vec<Option<usize>> {
+    let names: HashMap<&str, usize> = training.features.iter().map(|one| one.name.as_str()).zip(0..).collect();
+    inputs.iter().map(|input| names.get(input.name.as_str()).copied()).collect()
 }
 
 /// Removes the limits of inputs with a declared range, of categories and labels, and of calendar inputs.

@@ -7,7 +7,6 @@ use super::{
     encode::Encoder,
     error::StageError,
     outlier_limits::Range,
-    resume_log::ResumePolicy,
     source::{block::ColumnSpec, clean::MissingTokens},
     windows,
 };
@@ -16,12 +15,10 @@ use enn_common::{
     config::data::{DataConfig, Layout},
     staged::StagedMeta,
 };
-use std::{collections::BTreeSet, path::Path};
+use std::path::Path;
 
-/// Rules for the numbers of a model's inputs.
 #[derive(Debug, PartialEq, Default)]
 pub struct InputBounds {
-    /// Bounds of each input.
     pub bounds: Vec<Bounds>,
     /// Source columns whose rules cannot be applied to their inputs: the sine and cosine of an angle.
     pub unseen: Vec<String>,
@@ -42,11 +39,8 @@ pub fn input_bounds(config: &DataConfig, training: &StagedMeta) -> Result<InputB
     }
 }
 
-/// Returns a job for parts of staging that are used without an output directory.
 pub(super) fn job<'a>(config: &'a DataConfig, training: &'a StagedMeta) -> Job<'a> {
-    let out = Path::new("");
-    let digest = String::new();
-    Job { config, out, threads: 1, training: Some(training), digest, resume_policy: ResumePolicy::default() }
+    Job { threads: 1, training: Some(training), ..Job::reading(config, Path::new("")) }
 }
 
 /// Returns the bounds of an input: those of column `spec`, shifted by `offset`, intersected with `limit` on the staged number.
@@ -71,11 +65,6 @@ pub(super) fn bounds(spec: Option<&ColumnSpec>, offset: f64, tokens: &MissingTok
 
 pub(super) fn has_rules(spec: &ColumnSpec, tokens: &MissingTokens) -> bool {
     !tokens.numbers().is_empty() || spec.sentinel.is_some() || spec.range != ColumnSpec::ANY
-}
-
-/// Returns the distinct column names in ascending order.
-pub(super) fn names<'a>(columns: impl Iterator<Item = &'a str>) -> Vec<String> {
-    columns.collect::<BTreeSet<_>>().into_iter().map(str::to_owned).collect()
 }
 
 /// Returns a bound if it excludes any finite f32.

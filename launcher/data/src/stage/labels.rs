@@ -19,32 +19,22 @@ use std::collections::HashMap;
 /// A source that cannot be read, a column it lacks, or a layout whose samples are not rows.
 pub fn labels(config: &DataConfig, column: &str, staged: &Staged) -> Result<Vec<String>, StageError> {
     let Layout::Rows(layout) = &config.layout else {
-        return Err(StageError::Config {
-            key: "data",
-            found: format!("the column {column:?} for samples that are not rows of a table"),
-            expected: "[data.rows]".into(),
-        });
+        return Err(StageError::config(
+            "data",
+            format!("the column {column:?} for samples that are not rows of a table"),
+            "[data.rows]",
+        ));
     };
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let out = staged.dir().parent().unwrap_or(staged.dir());
-    let job = Job {
-        config,
-        out,
-        threads,
-        training: None,
-        digest: String::new(),
-        resume_policy: super::resume_log::ResumePolicy::default(),
-    };
+    let job = Job::reading(config, staged.dir().parent().unwrap_or(staged.dir()));
     let table = Table::open(&job)?;
     let mut specs = vec![ColumnSpec::new(column, ColumnKind::Word)];
     specs.extend(layout.row_id.as_ref().map(|id| ColumnSpec::new(id, ColumnKind::Key)));
     table.require(&specs.iter().map(|spec| spec.column.clone()).collect::<Vec<String>>())?;
-    let options = PassOptions { specs: &specs, hash_rows: false, threads, resume_log: None };
+    let options = PassOptions { specs: &specs, hash_rows: false, threads: job.threads, resume_log: None };
     let (read, _) = table.pass(options, &WordSink, ColumnWords::default(), &mut |_| {})?;
     Ok(read.of_samples(staged, config.duplicates))
 }
 
-/// Words and keys of all rows that were read.
 #[derive(Default)]
 struct ColumnWords {
     words: Vec<String>,
@@ -85,7 +75,6 @@ impl ColumnWords {
 
 struct WordSink;
 
-/// Words and keys of a block.
 struct LabelBatch {
     ids: Vec<u32>,
     list: Vec<String>,

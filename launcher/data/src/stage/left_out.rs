@@ -11,7 +11,6 @@ use super::{
 use enn_common::{config::data::DuplicatePolicy, staged::LEFT_OUT};
 
 impl Draft {
-    /// Removes samples: rows of the arrays, names and times.
     pub(crate) fn drop_rows(&mut self, dropped: &Bits) -> Result<(), StageError> {
         self.output.drop_rows(dropped)?;
         let mut first = 0;
@@ -53,7 +52,6 @@ impl Draft {
         Ok(())
     }
 
-    /// Removes training samples without any valid target.
     pub(crate) fn drop_untargeted(&mut self) -> Result<(), StageError> {
         let mut dropped = Bits::new(self.output.rows);
         for rows in self.output.chunks() {

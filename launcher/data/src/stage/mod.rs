@@ -78,6 +78,7 @@ pub use purge::purge;
 pub use redivide::redivide;
 pub use source::is_data;
 pub use source::means_missing;
+pub(crate) use split::hash_order;
 pub use timestamp::text as timestamp;
 
 use enn_common::{
@@ -128,7 +129,6 @@ fn source_rows(config: &DataConfig, file_rows: &[u64]) -> Vec<u64> {
 }
 
 /// Parameters of one staging.
-#[derive(Debug)]
 struct Job<'a> {
     config: &'a DataConfig,
     out: &'a Path,
@@ -136,6 +136,18 @@ struct Job<'a> {
     training: Option<&'a StagedMeta>,
     digest: String,
     resume_policy: ResumePolicy<'a>,
+}
+
+impl<'a> Job<'a> {
+    /// Returns the job of reading sources without staging them; temporary files are made below `out`.
+    fn reading(config: &'a DataConfig, out: &'a Path) -> Self {
+        let digest = String::new();
+        Job { config, out, threads: cores(), training: None, digest, resume_policy: ResumePolicy::default() }
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 /// Stages data, or finds them already staged: the directory's name is a digest of the files' contents and the configuration.
@@ -161,8 +173,7 @@ fn stage_marked(
     if config.files.is_empty() {
         return Err(StageError::NoFiles);
     }
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let threads = if options.threads == 0 { cores } else { options.threads }.min(THREADS_MAX);
+    let threads = if options.threads == 0 { cores() } else { options.threads }.min(THREADS_MAX);
     let training = options.for_prediction.as_ref();
     let before = identities(config)?;
     let digest = digest::key(config, training, &options.out, threads)?;

@@ -24,7 +24,6 @@ use std::collections::{HashMap, HashSet};
 /// Prefix of each label of a list, which the user's separator does not split.
 const LISTED: char = '\u{1f}';
 
-/// Maximum labels of one column.
 const LABELS_MAX: usize = 1_000;
 
 /// Number of the pass in resume points; the pass over the rows has 0.
@@ -33,7 +32,6 @@ const PASS: u32 = 1;
 /// Distinct canonical labels and their form, by source column.
 pub(super) type ColumnLabels = HashMap<String, (Vec<String>, Option<Form>)>;
 
-/// Returns the labels of a source column that a model knows, in order, and their form.
 pub(super) fn of_model(meta: &StagedMeta, column: &str) -> (Vec<String>, Option<Form>) {
     let is_of = |label: &LabelMeta| label.column == column;
     let own = meta.features.iter().find(|feature| feature.label.as_ref().is_some_and(is_of));
@@ -54,7 +52,6 @@ pub(super) fn of_cell(text: &str, separator: char) -> impl Iterator<Item = &str>
     text.split(separator).map(str::trim).filter(|label| !label.is_empty())
 }
 
-/// Encoder of one column of labels as indicator inputs.
 #[derive(Debug)]
 pub(super) struct LabelSet {
     separator: char,
@@ -97,7 +94,6 @@ impl LabelSet {
     }
 }
 
-/// Reads the requested columns of labels and returns their labels.
 pub(super) fn find(
     job: &Job<'_>,
     table: &Table,
@@ -111,11 +107,8 @@ pub(super) fn find(
     let mut state = LabelScan { dictionaries: vec![Dictionary::default(); specs.len()], kept: Vec::new() };
     for point in points {
         let Kept::Labels { words } = &point.kept else { continue };
-        for (dictionary, words) in state.dictionaries.iter_mut().zip(words) {
-            words.iter().for_each(|word| {
-                dictionary.code(word);
-            });
-        }
+        let dictionaries = state.dictionaries.iter_mut().zip(words);
+        dictionaries.for_each(|(own, words)| own.add_all(words.iter().map(String::as_str)));
     }
     state.kept = state.dictionaries.iter().map(Dictionary::len).collect();
     let options = PassOptions { specs, hash_rows: false, threads: job.threads, resume_log: Some(&resume_log) };
@@ -132,7 +125,6 @@ pub(super) fn find(
 
 struct LabelScan {
     dictionaries: Vec<Dictionary>,
-    /// Number of labels in resume points, by column.
     kept: Vec<usize>,
 }
 
@@ -149,9 +141,7 @@ impl Sink for LabelSink<'_> {
         let of = |(spec, column): (&ColumnSpec, &super::source::block::Values)| {
             let mut found = Dictionary::default();
             if let (ColumnKind::Labels(labels), Some(words)) = (spec.kind, column.words()) {
-                words.list.iter().flat_map(|text| of_cell(text, labels.separator)).for_each(|label| {
-                    found.code(label);
-                });
+                found.add_all(words.list.iter().flat_map(|text| of_cell(text, labels.separator)));
             }
             found
         };
@@ -160,9 +150,7 @@ impl Sink for LabelSink<'_> {
 
     fn order(&self, state: &mut LabelScan, _: u64, work: &mut Vec<Dictionary>) -> Result<(), StageError> {
         for ((all, found), spec) in state.dictionaries.iter_mut().zip(work).zip(self.specs) {
-            found.words().iter().for_each(|label| {
-                all.code(label);
-            });
+            all.add_all(found.words().iter().map(String::as_str));
             if all.len() > LABELS_MAX {
                 return Err(StageError::TooManyLabels { column: spec.column.clone(), labels_max: LABELS_MAX });
             }

@@ -25,7 +25,6 @@ const SEVERAL: &str = "set data.split.column to the column of the times that div
 /// Hint where parts of an unsorted file would be taken for time ranges.
 const UNSORTED: &str = "sort the rows by that column, or set data.split.kind = \"random\"";
 
-/// Returns the columns that may give the order.
 fn columns(config: &DataConfig, layout: &RowsLayout) -> Vec<String> {
     match &config.split.column {
         Some(column) => vec![column.clone()],
@@ -69,9 +68,7 @@ pub(super) fn times(
 /// The rows are not sorted, no column gives their time, or the source cannot be read.
 pub fn require_order(config: &DataConfig, scratch: &Path) -> Result<(), StageError> {
     let Layout::Rows(layout) = &config.layout else { return Ok(()) };
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let resume_policy = super::resume_log::ResumePolicy::default();
-    let job = Job { config, out: scratch, threads, training: None, digest: String::new(), resume_policy };
+    let job = Job::reading(config, scratch);
     let table = Table::open(&job)?;
     let times = times(&job, layout, &table, &mut |_| {})?;
     if times.is_sorted() {
@@ -111,7 +108,6 @@ impl Draft {
         self.output.put_split(own.start, &splits)
     }
 
-    /// Adds a note about rows without a time.
     pub(super) fn note_timeless(&mut self) {
         let timeless = self.times.iter().filter(|time| **time == NO_TIME).count();
         if timeless > 0 {

@@ -20,22 +20,18 @@ const REPORTS_MAX: usize = 64;
 /// Writes a resume point; called once all that the point counts is written.
 pub(crate) type SavePoint<'a> = Box<dyn FnOnce() -> Result<(), StageError> + Send + 'a>;
 
-/// The steps of a piece after it was taken from the input.
 pub(crate) trait PoolSteps: Sync {
     type Item;
-    /// Result of `work`.
     type Work;
     /// State that `order` updates.
     type State: Send;
     /// Result of `order`, which knows its position in the output.
     type Placed;
-    /// Progress report for the calling thread.
     type Report: Send;
 
     /// Does the bulk of the work on a piece, in parallel. A failure is part of the result, which `order` sees in order.
     fn work(&self, item: Self::Item) -> Self::Work;
 
-    /// Updates the state with the result of a piece, in the order of the pieces.
     fn order(&self, state: &mut Self::State, work: Self::Work) -> Result<(Self::Placed, Self::Report), StageError>;
 
     /// Does the work that only needs the order to be known, such as writing, in parallel.
@@ -50,16 +46,13 @@ pub(crate) trait PoolSteps: Sync {
     }
 }
 
-/// Progress of the pool.
 struct PoolState<S> {
     state: S,
-    /// Index of the next piece to order.
     next_index: u64,
     /// Number of leading pieces that have gone through `after`.
     all_through: u64,
     /// Indices of further pieces that have gone through `after`.
     through: BTreeSet<u64>,
-    /// Whether a save point waits or is being written.
     is_saving: bool,
     failed: Option<StageError>,
     stopped: bool,
@@ -71,7 +64,6 @@ impl<S> PoolState<S> {
         Self { state, next_index: 0, all_through: 0, through, is_saving: false, failed: None, stopped: false }
     }
 
-    /// Notes that a piece has gone through `after`.
     fn mark_through(&mut self, index: u64) {
         self.through.insert(index);
         while self.through.remove(&self.all_through) {
@@ -80,11 +72,23 @@ impl<S> PoolState<S> {
     }
 }
 
-struct Shared<'a, T, N, S> {
+struct Shared<'a, T: PoolSteps, N> {
     steps: &'a T,
     next: Mutex<(u64, N)>,
-    pool: Mutex<PoolState<S>>,
+    pool: Mutex<PoolState<T::State>>,
     moved: Condvar,
+}
+
+impl<T: PoolSteps, N> Shared<'_, T, N> {
+    fn stop(&self, error: Option<StageError>) {
+        let mut pool = lock(&self.pool);
+        pool.stopped = true;
+        if pool.failed.is_none() {
+            pool.failed = error;
+        }
+        drop(pool);
+        self.moved.notify_all();
+    }
 }
 
 /// Runs all pieces of `next` through `steps` on `threads` threads, and calls `report` on the calling thread with the reports of `order`.
@@ -109,7 +113,7 @@ where
             let name = format!("stage-{index}");
             let spawned = thread::Builder::new().name(name).spawn_scoped(scope, move || work(shared, &sender));
             if let Err(cause) = spawned {
-                stop(&shared.pool, &shared.moved, Some(StageError::Thread { cause }));
+                shared.stop(Some(StageError::Thread { cause }));
                 break;
             }
         }
@@ -124,27 +128,14 @@ where
 }
 
 /// Stops the pool when its thread panics, so that no other thread waits for a piece that never comes.
-struct StopOnPanic<'a, S> {
-    pool: &'a Mutex<PoolState<S>>,
-    moved: &'a Condvar,
-}
+struct StopOnPanic<'s, 'a, T: PoolSteps, N>(&'s Shared<'a, T, N>);
 
-impl<S> Drop for StopOnPanic<'_, S> {
+impl<T: PoolSteps, N> Drop for StopOnPanic<'_, '_, T, N> {
     fn drop(&mut self) {
         if thread::panicking() {
-            stop(self.pool, self.moved, None);
+            self.0.stop(None);
         }
     }
-}
-
-fn stop<S>(pool: &Mutex<PoolState<S>>, moved: &Condvar, error: Option<StageError>) {
-    let mut pool = lock(pool);
-    pool.stopped = true;
-    if pool.failed.is_none() {
-        pool.failed = error;
-    }
-    drop(pool);
-    moved.notify_all();
 }
 
 /// Locks a mutex, also after a panic of another thread, which the scope propagates.
@@ -152,12 +143,12 @@ fn lock<S>(mutex: &Mutex<S>) -> MutexGuard<'_, S> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn work<T, N>(shared: &Shared<'_, T, N, T::State>, reports: &mpsc::SyncSender<T::Report>)
+fn work<T, N>(shared: &Shared<'_, T, N>, reports: &mpsc::SyncSender<T::Report>)
 where
     T: PoolSteps,
     N: FnMut() -> Result<Option<T::Item>, StageError>,
 {
-    let _stop_on_panic = StopOnPanic { pool: &shared.pool, moved: &shared.moved };
+    let _stop_on_panic = StopOnPanic(shared);
     loop {
         let (index, item) = {
             let mut next = lock(&shared.next);
@@ -174,14 +165,14 @@ where
         // The calling thread drains the channel until all senders are gone, so this does not fail.
         let _ = reports.send(report);
         if let Err(error) = shared.steps.after(placed).and_then(|()| finish_item(shared, index, save)) {
-            return stop(&shared.pool, &shared.moved, Some(error));
+            return shared.stop(Some(error));
         }
     }
 }
 
 /// Notes that a piece is through, and calls its save point once all earlier pieces are through, too.
 fn finish_item<T: PoolSteps, N>(
-    shared: &Shared<'_, T, N, T::State>,
+    shared: &Shared<'_, T, N>,
     index: u64,
     save: Option<SavePoint<'_>>,
 ) -> Result<(), StageError> {
@@ -201,12 +192,11 @@ fn finish_item<T: PoolSteps, N>(
     Ok(())
 }
 
-/// An ordered piece: its position, its report and its save point.
 type OrderedItem<'a, T> = (<T as PoolSteps>::Placed, <T as PoolSteps>::Report, Option<SavePoint<'a>>);
 
 /// Waits until piece `index` is next and orders it; `None` when the pool has stopped.
 fn order_next<'a, T: PoolSteps, N>(
-    shared: &Shared<'a, T, N, T::State>,
+    shared: &Shared<'a, T, N>,
     index: u64,
     work: Result<T::Work, StageError>,
 ) -> Option<OrderedItem<'a, T>> {
@@ -231,7 +221,7 @@ fn order_next<'a, T: PoolSteps, N>(
             Some(ordered)
         }
         Err(error) => {
-            stop(&shared.pool, &shared.moved, Some(error));
+            shared.stop(Some(error));
             None
         }
     }

@@ -16,9 +16,7 @@ const FAR: f64 = 1e6;
 const ODD: f64 = 1e3;
 /// Quantile of the nonzero distances that is the usual distance.
 const MOST: f64 = 0.75;
-/// Minimum share of values that differ from the median.
 const VARYING_MIN: f64 = 1.0 / 16.0;
-/// Minimum number of values of a column.
 const VALUES_MIN: usize = 8;
 /// Maximum training samples, which bounds the time, and maximum numbers in them, which bounds the memory.
 const ROWS_MAX: u64 = 4096;
@@ -29,14 +27,12 @@ const ROWS_MIN: u64 = 32;
 /// Inclusive range of accepted values, low and high.
 pub(crate) type Range = (f64, f64);
 
-/// Accepted ranges of inputs and targets.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Limits {
     pub(crate) x: Vec<Range>,
     pub(crate) y: Vec<Range>,
 }
 
-/// Number of outliers in each input column and target cell.
 #[derive(Debug, PartialEq, Default)]
 pub(crate) struct OutlierCounts {
     pub(crate) x: Vec<u64>,
@@ -126,7 +122,6 @@ pub(crate) fn mask_outliers(numbers: &mut [f32], limits: &[Range], found: &mut [
     }
 }
 
-/// Median and usual distance of a column's values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Centre {
     median: f64,

@@ -16,10 +16,8 @@ use std::{
     thread,
 };
 
-/// Maximum bytes of x that are moved or read at once.
 const CHUNK_BYTES: usize = 2 * 1024 * 1024;
 
-/// A staged directory that is being written.
 #[derive(Debug)]
 pub(crate) struct Output {
     writer: StagedWriter,
@@ -30,7 +28,6 @@ pub(crate) struct Output {
     split: ArrayWriter,
     weight: Option<ArrayWriter>,
     pub rows: u64,
-    /// Source rows that an earlier attempt has read.
     pub resumed_rows: u64,
     /// Number of input columns, F.
     pub features: usize,
@@ -40,12 +37,9 @@ pub(crate) struct Output {
     pub rounded: AtomicBool,
 }
 
-/// Optional arrays of a directory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extras {
-    /// Targets and their mask.
     pub targets: bool,
-    /// Weights of the samples.
     pub weight: bool,
 }
 
@@ -64,7 +58,6 @@ pub(crate) struct Samples {
     pub weight: Vec<f32>,
 }
 
-/// Samples with the index of their first row in the arrays.
 #[derive(Debug)]
 pub(crate) struct PlacedSamples {
     pub first: u64,
@@ -93,7 +86,6 @@ impl Output {
         Ok((Self::create(writer, features, out_shape, extras)?, Vec::new()))
     }
 
-    /// Creates the arrays of a directory.
     pub(crate) fn create(
         writer: StagedWriter,
         features: usize,
@@ -134,7 +126,6 @@ impl Output {
         [&self.x, &self.x_mask, &self.row_id, &self.split].into_iter().chain(targets).chain(&self.weight)
     }
 
-    /// Whether the arrays hold all rows that a resume point counts.
     fn has(&self, point: &ResumePoint) -> bool {
         let hashes = match point.kept {
             Kept::Rows { hashes, .. } | Kept::Arrays { hashes } => hashes,
@@ -144,7 +135,6 @@ impl Output {
         self.arrays().all(|array| array.holds(point.rows)) && hashed >= hashes * 16
     }
 
-    /// Makes all written rows durable.
     pub(crate) fn sync(&self) -> Result<(), StageError> {
         self.arrays().try_for_each(ArrayWriter::sync)?;
         let path = self.dir().join(HASHES);
@@ -163,7 +153,6 @@ impl Output {
         Ok(self.writer.forget()?)
     }
 
-    /// Returns the unfinished directory, also for temporary files.
     pub(crate) fn dir(&self) -> &Path {
         self.writer.dir()
     }
@@ -176,7 +165,6 @@ impl Output {
         self.weight.is_some()
     }
 
-    /// Returns the bytes of one sample on disk.
     pub(crate) fn sample_bytes(features: usize, outputs: usize) -> u64 {
         (features as u64 + outputs as u64) * 5 + 13
     }
@@ -209,7 +197,6 @@ impl Output {
         Ok(self.split.write_rows(first, split)?)
     }
 
-    /// Writes the splits of ranges of samples.
     pub(crate) fn divide(&self, parts: &[(Range<u64>, Split)]) -> Result<(), StageError> {
         for (range, split) in parts {
             for chunk in chunks(range.clone(), CHUNK_BYTES as u64) {
@@ -219,7 +206,6 @@ impl Output {
         Ok(())
     }
 
-    /// Replaces row ids by consecutive numbers from `first_id`.
     pub(crate) fn number(&self, rows: Range<u64>, first_id: i64) -> Result<(), StageError> {
         for chunk in chunks(rows.clone(), CHUNK_BYTES as u64 / 8) {
             let offset = (chunk.start - rows.start) as i64 + first_id;
@@ -229,7 +215,6 @@ impl Output {
         Ok(())
     }
 
-    /// Iterates over the ranges of rows that are read at once.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = Range<u64>> + Send + use<> {
         row_chunks(self.rows, self.features, self.outputs)
     }

@@ -7,7 +7,6 @@ use arrow_ipc::Field;
 use arrow_schema::{DataType, Schema};
 use std::collections::HashSet;
 
-/// Types of a schema's columns, and whether each column is read.
 #[derive(Debug)]
 pub(super) struct Projection {
     columns: Vec<(DataType, bool)>,
@@ -48,13 +47,11 @@ impl Projection {
     }
 }
 
-/// Collects the dictionary ids of a field and its children.
 fn dictionaries(field: Field<'_>, found: &mut HashSet<i64>) {
     found.extend(field.dictionary().map(|own| own.id()));
     field.children().into_iter().flatten().for_each(|inner| dictionaries(inner, found));
 }
 
-/// Returns the number of buffers of a column.
 fn buffers(kind: &DataType, views: &mut dyn Iterator<Item = i64>) -> Option<usize> {
     use DataType as D;
     Some(match kind {

@@ -50,7 +50,6 @@ pub(crate) fn check(config: &DataConfig, before: u64, left: u64) -> Result<(), S
     Err(StageError::Leak { kind: format!("{:?}", config.split.kind).to_lowercase(), before, left })
 }
 
-/// Counts the training windows of a split.
 pub(crate) fn training(split: &[u8]) -> u64 {
     split.iter().filter(|code| **code == Split::Train as u8).count() as u64
 }

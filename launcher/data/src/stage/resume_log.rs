@@ -9,12 +9,10 @@ use enn_common::staged::{
     unfinished::{Kept, ResumePoint},
 };
 use std::{
-    fmt,
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
-/// Interval of resume points, and a callback.
 #[derive(Clone, Copy)]
 pub(crate) struct ResumePolicy<'a> {
     /// Minimum time between two points.
@@ -29,12 +27,6 @@ impl Default for ResumePolicy<'_> {
     }
 }
 
-impl fmt::Debug for ResumePolicy<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResumePolicy").field("every", &self.every).finish_non_exhaustive()
-    }
-}
-
 /// Minimum time between points, in multiples of the time that the last point took.
 const INTERVAL_FACTOR: u32 = 10;
 /// Maximum of the interval that results, in multiples of `ResumePolicy::every`.
@@ -43,7 +35,6 @@ const INTERVAL_MAX: u32 = 60;
 /// Function that makes durable what a pass has written.
 pub(crate) type Sync<'a> = &'a (dyn Fn() -> Result<(), StageError> + std::marker::Sync);
 
-/// Saves and restores the resume points of one pass.
 pub(crate) struct ResumeLog<'a> {
     writer: &'a StagedWriter,
     sync: Sync<'a>,
@@ -51,14 +42,7 @@ pub(crate) struct ResumeLog<'a> {
     policy: ResumePolicy<'a>,
     /// Duration of the last save, microseconds.
     took_us: AtomicU64,
-    /// Points of an earlier attempt at this pass.
     points: Vec<ResumePoint>,
-}
-
-impl fmt::Debug for ResumeLog<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResumeLog").field("pass", &self.pass).field("from", &self.resume_from()).finish_non_exhaustive()
-    }
 }
 
 impl<'a> ResumeLog<'a> {
@@ -74,12 +58,10 @@ impl<'a> ResumeLog<'a> {
         Self { writer, sync, pass, policy, took_us: AtomicU64::new(0), points }
     }
 
-    /// Returns the point after which the pass resumes.
     pub(crate) fn resume_from(&self) -> Option<&ResumePoint> {
         self.points.last()
     }
 
-    /// Returns the points of an earlier attempt at this pass.
     pub(crate) fn points(&self) -> &[ResumePoint] {
         &self.points
     }

@@ -26,13 +26,11 @@ use enn_common::{
 use std::{collections::HashMap, path::Path};
 use twox_hash::XxHash3_128;
 
-/// Maximum categories of one column.
 const CATEGORIES_MAX: usize = 100_000;
 
 /// Hash seed of integer keys, which distinguishes them from text keys of equal bytes.
 const INTEGER_SEED: u64 = 1;
 
-/// Stages a table row by row.
 pub(crate) fn draft(
     job: &Job<'_>,
     layout: &RowsLayout,
@@ -51,11 +49,11 @@ pub(crate) fn draft(
     let mut passes = PassProgress::new(progress, table.bytes() * (1 + u64::from(scans_labels) + u64::from(is_timed)));
     let times = order::times(job, layout, &table, &mut |now| passes.show_scan(now))?;
     if is_timed {
-        passes.end_scan(table.bytes());
+        passes.end_read(0, table.bytes());
     }
     if scans_labels {
         let labels = multi_hot::find(job, &table, &sets, &writer, &points, &mut |now| passes.show_scan(now))?;
-        passes.end_scan(table.bytes());
+        passes.end_read(0, table.bytes());
         plan = RowsPlan::new(job, layout, &has, &labels)?;
     }
     plan.check_inputs()?;
@@ -167,18 +165,15 @@ const TARGET: usize = usize::MAX;
 /// `Slot::spec` of a target that is not in the data.
 const NOWHERE: usize = usize::MAX;
 
-/// Destination of a requested column.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    /// Index into the requested columns.
     spec: usize,
     /// Index of the first staged column.
     column: usize,
     kind: ColumnKind,
 }
 
-/// Columns to read and their destinations.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RowsPlan {
     pub(super) specs: Vec<ColumnSpec>,
     pub(super) inputs: Vec<Input>,
@@ -188,9 +183,7 @@ pub(super) struct RowsPlan {
     key: Option<usize>,
     split: Option<usize>,
     weight: Option<usize>,
-    /// Dictionaries of the category slots, in order.
     dictionaries: Vec<Dictionary>,
-    /// Encoders of columns of labels, by requested column.
     sets: HashMap<usize, multi_hot::LabelSet>,
     counts_repeats: bool,
 }
@@ -206,18 +199,7 @@ impl RowsPlan {
         check(layout)?;
         let is_training = job.training.is_none();
         let has_targets = is_training || layout.targets.iter().all(|target| has(target));
-        let mut plan = Self {
-            specs: Vec::new(),
-            inputs: Vec::new(),
-            slots: Vec::new(),
-            targets: Vec::new(),
-            key: None,
-            split: None,
-            weight: None,
-            dictionaries: Vec::new(),
-            sets: HashMap::new(),
-            counts_repeats: is_training,
-        };
+        let mut plan = Self { counts_repeats: is_training, ..Self::default() };
         for feature in &layout.features {
             plan.feature(job, feature, labels);
         }
@@ -240,17 +222,14 @@ impl RowsPlan {
             _ => None,
         };
         if let Some(kind) = kind.filter(|_| is_training) {
-            let column = job.config.split.column.as_ref().ok_or_else(|| StageError::Config {
-                key: "data.split.column",
-                found: "nothing".into(),
-                expected: "the column that the rule of the split needs".into(),
+            let column = job.config.split.column.as_ref().ok_or_else(|| {
+                StageError::config("data.split.column", "nothing", "the column that the rule of the split needs")
             })?;
             plan.split = Some(plan.add_column(job, column, kind));
         }
         Ok(plan)
     }
 
-    /// Adds a target column.
     fn target(&mut self, job: &Job<'_>, layout: &RowsLayout, column: &str) -> usize {
         let spec = self.add_column(job, column, if layout.classes { ColumnKind::Word } else { ColumnKind::Number });
         if layout.classes {
@@ -270,7 +249,6 @@ impl RowsPlan {
         self.slots.push(Slot { spec: spec.unwrap_or(NOWHERE), column: TARGET, kind: ColumnKind::Word });
     }
 
-    /// Adds a requested column and returns its index.
     fn add_column(&mut self, job: &Job<'_>, column: &str, kind: ColumnKind) -> usize {
         let mut spec = ColumnSpec::new(column, kind);
         if let Some(range) = job.config.ranges.iter().find(|range| range.column == column) {
@@ -384,31 +362,28 @@ impl RowsPlan {
             Some(pair) => format!("two inputs that would be called {:?}", pair[0]),
             None => return Ok(()),
         };
-        let expected =
-            "inputs, each with a name of its own: \"column\", or \"column[label]\" for each label".to_owned();
-        Err(StageError::Config { key: "data.rows.features", found, expected })
+        let expected = "inputs, each with a name of its own: \"column\", or \"column[label]\" for each label";
+        Err(StageError::config("data.rows.features", found, expected))
     }
 }
 
-/// Refuses a layout that contradicts itself.
 fn check(layout: &RowsLayout) -> Result<(), StageError> {
     let cells: usize = layout.out_shape.iter().product();
     if cells != layout.targets.len() || cells == 0 {
-        return Err(StageError::Config {
-            key: "data.rows.out_shape",
-            found: format!("{:?}, {cells} cells, for {} targets", layout.out_shape, layout.targets.len()),
-            expected: "a shape with as many cells as there are target columns".into(),
-        });
+        return Err(StageError::config(
+            "data.rows.out_shape",
+            format!("{:?}, {cells} cells, for {} targets", layout.out_shape, layout.targets.len()),
+            "a shape with as many cells as there are target columns",
+        ));
     }
     let mut names: Vec<&String> = layout.features.iter().map(|feature| &feature.column).collect();
     names.sort_unstable();
     if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        let expected = "every input column once".to_string();
-        return Err(StageError::Config { key: "data.rows.features", found: format!("{:?} twice", pair[0]), expected });
+        let found = format!("{:?} twice", pair[0]);
+        return Err(StageError::config("data.rows.features", found, "every input column once"));
     }
     if names.is_empty() {
-        let expected = "at least one input column".to_string();
-        return Err(StageError::Config { key: "data.rows.features", found: "none".into(), expected });
+        return Err(StageError::config("data.rows.features", "none", "at least one input column"));
     }
     Ok(())
 }
@@ -418,13 +393,11 @@ struct RowsState {
     hashes: Hashes,
     names: Vec<String>,
     has_text_keys: bool,
-    /// Number of names in resume points, and of categories by dictionary.
     kept_names: usize,
     kept_words: Vec<usize>,
 }
 
 impl RowsState {
-    /// Restores the state of the last resume point.
     fn resume(plan: &RowsPlan, dir: &Path, points: Vec<ResumePoint>) -> Result<Self, StageError> {
         let mut dictionaries = plan.dictionaries.clone();
         let mut all_names = Vec::new();
@@ -432,11 +405,8 @@ impl RowsState {
         let mut hashed = 0;
         for point in points {
             let Kept::Rows { words, names, has_text_keys, hashes } = point.kept else { continue };
-            for (dictionary, words) in dictionaries.iter_mut().zip(words) {
-                words.iter().for_each(|word| {
-                    dictionary.code(word);
-                });
-            }
+            let known = dictionaries.iter_mut().zip(&words);
+            known.for_each(|(own, words)| own.add_all(words.iter().map(String::as_str)));
             all_names.extend(names);
             any_text = has_text_keys;
             hashed = hashes;
@@ -451,7 +421,6 @@ impl RowsState {
         })
     }
 
-    /// Returns the state that is new since the last resume point.
     fn keep(&mut self) -> Result<Kept, StageError> {
         self.hashes.spill()?;
         let kept = self.kept_words.iter_mut().zip(&self.dictionaries);
@@ -467,7 +436,6 @@ struct RowSink<'a> {
     output: &'a Output,
 }
 
-/// Samples of a block.
 struct RowBatch {
     samples: Samples,
     rows: usize,

@@ -10,7 +10,6 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Counter for temporary names.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// An append-only file with random reads, usually without a name. It is created on the first write.
@@ -22,7 +21,6 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Creates an empty nameless file on the file system of `dir`.
     pub(crate) fn new(dir: &Path) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Self { file: None, path: dir.join(format!(".scratch-{}-{number}", std::process::id())), bytes: 0 }
@@ -57,7 +55,6 @@ impl Scratch {
         Ok(at)
     }
 
-    /// Fills `bytes` from offset `at` on.
     pub(crate) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), StageError> {
         match &self.file {
             Some(file) => Ok(file.read_exact_at(bytes, at).map_err(FileError::of("read", &self.path))?),

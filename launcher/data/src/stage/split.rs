@@ -22,9 +22,16 @@ pub(crate) fn by_hash(config: &SplitConfig, name: &[u8]) -> Split {
     }
 }
 
-/// Returns the split with this name in a split column.
 pub(crate) fn by_name(name: &str) -> Split {
     Split::ALL.into_iter().find(|split| split.name() == name).unwrap_or(Split::Train)
+}
+
+/// Returns the indices of `names` in the order of the names' keyed hashes.
+pub(crate) fn hash_order(names: impl Iterator<Item = i64>, seed: u64) -> Vec<usize> {
+    let hash = |name: i64| XxHash3_64::oneshot_with_seed(seed, &name.to_le_bytes());
+    let mut keyed: Vec<(u64, usize)> = names.map(hash).zip(0..).collect();
+    keyed.sort_unstable();
+    keyed.into_iter().map(|(_, index)| index).collect()
 }
 
 /// Assigns training first, then validation, then test; sizes are rounded to the nearest sample.

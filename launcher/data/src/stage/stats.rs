@@ -11,10 +11,8 @@ use super::{
 use enn_common::staged::{LEFT_OUT, Moments, Split, Staged};
 use std::ops::Range;
 
-/// Statistics of all samples.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct SampleStats {
-    /// Number of samples per split.
     pub split_rows: [u64; 3],
     /// Moments of every input over valid training cells.
     pub x: Vec<Moments>,
@@ -52,7 +50,6 @@ pub(crate) fn appearance(output: &Output, columns: &[usize], threads: usize) -> 
     Ok(orders.into_iter().map(|order| order.codes).collect())
 }
 
-/// Distinct codes in order of first appearance.
 #[derive(Debug, Default)]
 struct CodeOrder {
     codes: Vec<u32>,
@@ -200,7 +197,6 @@ impl PoolSteps for Measure<'_> {
 }
 
 impl Codes {
-    /// Whether any written index differs from its final index.
     fn changes(&self) -> bool {
         (0..).zip(&self.map).any(|(code, index)| *index != Some(code))
     }
@@ -242,10 +238,8 @@ fn moments(numbers: &[f32], width: usize, split: &[u8]) -> Vec<Moments> {
     sums.moments()
 }
 
-/// Reach of an empty column.
 const NOTHING: (f64, f64) = (f64::INFINITY, f64::NEG_INFINITY);
 
-/// Computes minimum and maximum of each column over all rows.
 fn reach(numbers: &[f32], width: usize) -> Vec<(f64, f64)> {
     let mut reach = vec![(f32::INFINITY, f32::NEG_INFINITY); width];
     for row in numbers.chunks_exact(width.max(1)) {

@@ -32,7 +32,6 @@ const NEAR_MAX: usize = 3;
 /// Maximum number of missing columns that names are compared with.
 const NEAR_OF_MAX: usize = 20;
 
-/// Open files that are read as one table.
 pub(crate) struct Table {
     files: Vec<(PathBuf, Box<dyn Source>)>,
     /// Name of the source of each file, where the configuration names sources.
@@ -44,11 +43,8 @@ pub(crate) struct Table {
 
 /// Consumer of the blocks of a pass: `work` in parallel, `order` in reading order, `after` in parallel.
 pub(crate) trait Sink: Sync {
-    /// Result of `work`.
     type Work: Send;
-    /// State that `order` updates.
     type State: Send;
-    /// Does the bulk of the work on a block.
     fn work(&self, block: Block) -> Result<Self::Work, StageError>;
     /// Updates the state with a block whose first row is row `first` of the table.
     fn order(&self, state: &mut Self::State, first: u64, work: &mut Self::Work) -> Result<(), StageError>;
@@ -62,22 +58,17 @@ pub(crate) trait Sink: Sync {
     }
 }
 
-/// Counts of a pass.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Tally {
     pub rows: u64,
-    /// Counts of each requested column.
     pub counts: Vec<CellCounts>,
-    /// Rows delivered from each file.
     pub file_rows: Vec<u64>,
-    /// Rows left out because of a wrong number of fields.
     pub wrong_width: u64,
     /// Line of the first row that was left out.
     pub wrong_width_line: Option<u64>,
 }
 
 impl Tally {
-    /// Adds the counts of a pass over other files.
     pub(crate) fn add(&mut self, other: &Self) {
         self.rows += other.rows;
         self.counts.resize(other.counts.len(), CellCounts::default());
@@ -108,14 +99,12 @@ impl Table {
         Ok(Self { files, sources, missing: MissingTokens::new(&config.missing), lines, bytes })
     }
 
-    /// Returns the warnings of all files.
     pub(crate) fn warnings(&self) -> Vec<String> {
         self.files.iter().filter_map(|(_, source)| source.warning()).collect()
     }
 
-    /// Returns the path of the first file.
-    pub(crate) fn path(&self) -> PathBuf {
-        self.files[0].0.clone()
+    pub(crate) fn path(&self) -> &Path {
+        &self.files[0].0
     }
 
     /// Splits the table into one per source; without sources it stays whole.
@@ -144,7 +133,6 @@ impl Table {
         self.files[0].1.header().iter().any(|name| name == column)
     }
 
-    /// Estimates the number of rows.
     pub(crate) fn rows_estimate(&self) -> u64 {
         self.files.iter().map(|(_, source)| source.rows_estimate()).sum()
     }
@@ -173,7 +161,6 @@ impl Table {
         Some(StageError::OtherColumns { path, source_name: source, columns, other })
     }
 
-    /// Reads all rows once and hands them to `sink`.
     pub(crate) fn pass<S: Sink>(
         &self,
         options: PassOptions<'_>,
@@ -248,10 +235,8 @@ impl Table {
     }
 }
 
-/// Reports the progress of several passes as one.
 pub(crate) struct PassProgress<'a> {
     progress: &'a mut dyn FnMut(Progress),
-    /// Bytes read by completed passes.
     bytes: u64,
     rows: u64,
     bytes_total: u64,
@@ -265,32 +250,25 @@ impl<'a> PassProgress<'a> {
 
     /// Reports a scan, after which the same rows are read again: its rows do not count.
     pub(crate) fn show_scan(&mut self, now: Progress) {
-        (self.progress)(Progress { rows: self.rows, bytes: self.bytes + now.bytes, bytes_total: self.bytes_total });
+        self.show_read(Progress { rows: 0, ..now });
     }
 
-    /// Reports a pass whose rows count.
     pub(crate) fn show_read(&mut self, now: Progress) {
         let rows = self.rows + now.rows;
         let bytes = self.bytes + now.bytes;
         (self.progress)(Progress { rows, bytes, bytes_total: self.bytes_total });
     }
 
-    /// Ends a scan of files of `bytes` bytes.
-    pub(crate) fn end_scan(&mut self, bytes: u64) {
-        self.end_read(0, bytes);
-    }
-
-    /// Ends a pass over `rows` rows.
+    /// Ends a pass over files of `bytes` bytes; a scan has no rows that count.
     pub(crate) fn end_read(&mut self, rows: u64, bytes: u64) {
         self.rows += rows;
         self.bytes += bytes;
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct PassOptions<'a> {
     pub specs: &'a [ColumnSpec],
-    /// Whether blocks hold a hash of each whole row.
     pub hash_rows: bool,
     pub threads: usize,
     /// Log of resume points; `None` for a pass that is not resumed.
@@ -306,9 +284,7 @@ struct TablePass<'a, S> {
 struct PassState<S> {
     state: S,
     file: usize,
-    /// Position of the next piece in the file.
     at: Option<u64>,
-    /// Lines or rows of the file before the next piece.
     before: u64,
     bytes: u64,
     tally: Tally,
@@ -317,7 +293,6 @@ struct PassState<S> {
 }
 
 impl<S> PassState<S> {
-    /// Starts at the beginning, or after the point where the pass resumes.
     fn new(state: S, options: &PassOptions<'_>, files: usize) -> Self {
         let point = options.resume_log.and_then(ResumeLog::resume_from).cloned().unwrap_or_default();
         let mut counts: Vec<CellCounts> = point.counts.iter().map(CellCounts::from_array).collect();
@@ -335,7 +310,6 @@ impl<S> PassState<S> {
         Self { state, file, at, before, bytes, tally, last_point: Instant::now() }
     }
 
-    /// Returns the resume point after the last ordered piece.
     fn point(&self) -> ResumePoint {
         ResumePoint {
             file: self.file,
@@ -352,7 +326,6 @@ impl<S> PassState<S> {
     }
 }
 
-/// Result of the sink's work on a block, and the block's counts.
 struct WorkedBlock<W> {
     work: W,
     kept: Block,

@@ -1,20 +1,24 @@
 //! Time stamps: parsing of text to Unix seconds, and formatting. Proleptic Gregorian calendar, no leap seconds, no time zones beyond a
 //! fixed offset. Pure.
 
-/// Seconds of a day, 86 400.
+use time::{Date, Duration, Month, macros::date};
+
 pub(crate) const DAY_S: i64 = 86_400;
 
 /// Microseconds of a second, 10⁶.
 pub(crate) const SECOND_US: i64 = 1_000_000;
 
+const EPOCH: Date = date!(1970 - 01 - 01);
+
+/// Days of 400 years, after which the calendar repeats, weekdays included.
+const CYCLE_DAYS: i64 = 146_097;
+
 /// Unix seconds of the years 0000 to 9999: numbers outside are probably milliseconds, and refused.
 const SECONDS_MIN: i64 = -62_167_219_200;
 const SECONDS_MAX: i64 = 253_402_300_799;
 
-/// Number of digits of a fraction that are read.
 const MICRO_DIGITS: usize = 6;
 
-/// A date and the second of its day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Civil {
     pub year: i64,
@@ -46,13 +50,8 @@ pub(crate) fn parse_micros(text: &[u8]) -> Option<i64> {
         let seconds = std::str::from_utf8(text).ok()?.parse::<i64>().ok()?;
         return (SECONDS_MIN..=SECONDS_MAX).contains(&seconds).then_some(seconds * SECOND_US);
     }
-    let year = digits(text, 0, 4)?;
-    let month = digits(text, 5, 2)?;
-    let day = digits(text, 8, 2)?;
-    if !(1..=12).contains(&month) || day < 1 || day > days_in_month(year, month) {
-        return None;
-    }
-    let midnight = days_from_civil(year, month, day) * DAY_S;
+    let date = date(digits(text, 0, 4)?, digits(text, 5, 2)?, digits(text, 8, 2)?)?;
+    let midnight = (date - EPOCH).whole_seconds();
     if text.len() == 10 {
         return Some(midnight * SECOND_US);
     }
@@ -93,11 +92,7 @@ pub(crate) fn moment(text: &str) -> Option<i64> {
 /// seconds, so it is not accepted as a time.
 pub(crate) fn is_compact_date(text: &[u8]) -> bool {
     let of = |start, count| digits(text, start, count).unwrap_or(0);
-    let year = of(0, 4);
-    let month = of(4, 2);
-    let day = of(6, 2);
-    let is_day = (1..=12).contains(&month) && day >= 1 && day <= days_in_month(year, month);
-    text.len() == 8 && (1800..2200).contains(&year) && is_day
+    text.len() == 8 && (1800..2200).contains(&of(0, 4)) && date(of(0, 4), of(4, 2), of(6, 2)).is_some()
 }
 
 /// Whether digits alone are a year, `2019`, or a month, `202401`. They could also be seconds of the first days of 1970, but have neither
@@ -135,87 +130,50 @@ fn digits(text: &[u8], start: usize, count: usize) -> Option<i64> {
         .try_fold(0, |number, byte| byte.is_ascii_digit().then(|| number * 10 + i64::from(byte - b'0')))
 }
 
-/// Whether February has 29 days.
+/// Returns the date of these numbers; `None` where the calendar has no such day.
+fn date(year: i64, month: i64, day: i64) -> Option<Date> {
+    let month = Month::try_from(u8::try_from(month).ok()?).ok()?;
+    Date::from_calendar_date(i32::try_from(year).ok()?, month, u8::try_from(day).ok()?).ok()
+}
+
 pub(crate) fn is_leap(year: i64) -> bool {
-    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
+    time::util::is_leap_year(year.rem_euclid(400) as i32)
 }
 
-fn days_in_month(year: i64, month: i64) -> i64 {
-    match month {
-        2 => 28 + i64::from(is_leap(year)),
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
-}
-
-/// Returns the days before the first of March-based month m (0 = March) in a year that begins in March: lengths repeat 31,30,31,30,31.
-fn days_before(march_month: i64) -> i64 {
-    (153 * march_month + 2) / 5
-}
-
-/// Returns the days since 1970-01-01. Years are counted from 1 March, so that the leap day is the last of its year.
-fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
-    let (march_year, march_month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let leaps = march_year.div_euclid(4) - march_year.div_euclid(100) + march_year.div_euclid(400);
-    // 719468 days lie between 0000-03-01 and 1970-01-01.
-    march_year * 365 + leaps + days_before(march_month) + day - 1 - 719_468
-}
-
-/// Returns the date of a Unix time.
+/// Returns the date of a Unix time, also beyond the years that [`Date`] holds.
 pub(crate) fn civil(seconds: i64) -> Civil {
     let days = seconds.div_euclid(DAY_S);
-    let since = days + 719_468;
-    // 146097 days are 400 years; the estimate is at most one year late, never early.
-    let mut march_year = (since * 400 + 399).div_euclid(146_097);
-    let first = |year: i64| days_from_civil(year, 3, 1);
-    while first(march_year) > days {
-        march_year -= 1;
-    }
-    while first(march_year + 1) <= days {
-        march_year += 1;
-    }
-    let in_year = days - first(march_year);
-    let march_month = (5 * in_year + 2) / 153;
-    let day = in_year - days_before(march_month) + 1;
-    let (year, month) =
-        if march_month < 10 { (march_year, march_month + 3) } else { (march_year + 1, march_month - 9) };
+    let date = EPOCH + Duration::days(days.rem_euclid(CYCLE_DAYS));
     Civil {
-        year,
-        month,
-        day,
+        year: i64::from(date.year()) + 400 * days.div_euclid(CYCLE_DAYS),
+        month: u8::from(date.month()).into(),
+        day: date.day().into(),
         second: seconds.rem_euclid(DAY_S),
-        day_of_year: days - days_from_civil(year, 1, 1),
-        weekday: (days + 3).rem_euclid(7),
+        day_of_year: i64::from(date.ordinal()) - 1,
+        weekday: date.weekday().number_days_from_monday().into(),
     }
 }
 
 /// Formats a Unix time as `2013-01-31`, with ` 06:00` unless it is midnight, and with seconds unless they are 0.
 pub fn text(seconds: i64) -> String {
-    let Civil { year, month, day, second, .. } = civil(seconds);
-    let date = format!("{year:04}-{month:02}-{day:02}");
-    let hour = second / 3600;
-    let minute = second / 60 % 60;
-    let rest = second % 60;
-    match (second, rest) {
-        (0, _) => date,
-        (_, 0) => format!("{date} {hour:02}:{minute:02}"),
-        _ => format!("{date} {hour:02}:{minute:02}:{rest:02}"),
-    }
+    let text = to_the_second(seconds);
+    text.strip_suffix(" 00:00:00").or_else(|| text.strip_suffix(":00")).unwrap_or(&text).to_owned()
 }
 
 /// Formats a time in microseconds like [`text`], with the digits of its fraction, so that different times have different texts.
 pub(crate) fn text_micros(micros: i64) -> String {
     let seconds = micros.div_euclid(SECOND_US);
-    let part = micros.rem_euclid(SECOND_US);
-    if part == 0 {
-        return text(seconds);
+    match micros.rem_euclid(SECOND_US) {
+        0 => text(seconds),
+        part => format!("{}.{}", to_the_second(seconds), format!("{part:06}").trim_end_matches('0')),
     }
+}
+
+fn to_the_second(seconds: i64) -> String {
     let Civil { year, month, day, second, .. } = civil(seconds);
     let hour = second / 3600;
     let minute = second / 60 % 60;
-    let rest = second % 60;
-    let part = format!("{part:06}");
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{rest:02}.{}", part.trim_end_matches('0'))
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{:02}", second % 60)
 }
 
 #[cfg(test)]

@@ -5,9 +5,13 @@ use super::{
     mil::{self, Literal, MilKind, OpResult, Type},
     weights::{Weights, elements},
 };
-use crate::{ExportError, model::on_fewer_axes, proto::Message};
-use enn_common::graph::{Dim, Graph, GraphValue, Id, shape_text};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::{
+    ExportError,
+    model::{halves, on_fewer_axes, open_axes, reserve},
+    proto::Message,
+};
+use enn_common::graph::{DType, Dim, Graph, GraphValue, Id, shape_text};
+use std::collections::{BTreeMap, HashSet};
 
 /// The program's only block.
 #[derive(Debug)]
@@ -15,14 +19,34 @@ pub(super) struct Block<'a> {
     pub(super) graph: &'a Graph,
     pub(super) weights: Weights<'a>,
     /// Names of the values that exist so far.
-    names: BTreeMap<Id, String>,
-    taken: BTreeSet<String>,
+    pub(super) names: BTreeMap<Id, String>,
+    taken: HashSet<String>,
     ops: Vec<Message>,
     /// Name of a tensor of one integer that holds the batch, once it was requested.
     batch: Option<String>,
 }
 
-/// An argument of an operation.
+/// An argument under the name of its parameter.
+pub(super) type NamedArg<'n> = (&'static str, Arg<'n>);
+
+/// Returns the operand of an operation with one.
+pub(super) const fn x(name: &str) -> NamedArg<'_> {
+    ("x", Arg::Name(name))
+}
+
+/// Returns the operands of an operation with two.
+pub(super) const fn xy<'n>(x: &'n str, y: &'n str) -> [NamedArg<'n>; 2] {
+    [("x", Arg::Name(x)), ("y", Arg::Name(y))]
+}
+
+pub(super) const fn cast(x: &str, to: MilKind) -> [NamedArg<'_>; 2] {
+    [("x", Arg::Name(x)), ("dtype", Arg::Text(to.name()))]
+}
+
+pub(super) fn concat(values: Vec<String>, axis: usize) -> [NamedArg<'static>; 3] {
+    [("values", Arg::Names(values)), ("axis", Arg::Int(axis as i32)), ("interleave", Arg::Bool(false))]
+}
+
 #[derive(Debug, Clone)]
 pub(super) enum Arg<'n> {
     Name(&'n str),
@@ -37,7 +61,6 @@ pub(super) enum Arg<'n> {
 }
 
 impl<'a> Block<'a> {
-    /// Makes the block of a graph, with its inputs.
     pub(super) fn of(graph: &'a Graph) -> Result<Self, ExportError> {
         let mut block = Self {
             graph,
@@ -62,11 +85,7 @@ impl<'a> Block<'a> {
             let name = if MilKind::of(value.dtype) == MilKind::Bool {
                 let ty = Type::new(MilKind::Bool, &value.shape);
                 let name = block.fresh(&format!("{}_bool", value.name));
-                block.op(
-                    "cast",
-                    &[("x", Arg::Name(&value.name)), ("dtype", Arg::Text("bool"))],
-                    OpResult::new(&name, &ty),
-                );
+                block.op("cast", &cast(&value.name, MilKind::Bool), OpResult::new(&name, &ty));
                 name
             } else {
                 value.name.clone()
@@ -102,13 +121,7 @@ impl<'a> Block<'a> {
         if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
             name.insert(0, '_');
         }
-        let mut unique = name.clone();
-        let mut number = 0;
-        while !self.taken.insert(unique.clone()) {
-            number += 1;
-            unique = format!("{name}_{number}");
-        }
-        unique
+        reserve(&mut self.taken, name, 1)
     }
 
     /// Returns the name of a value; a known value becomes a constant at its first use.
@@ -131,14 +144,10 @@ impl<'a> Block<'a> {
             self.ops.push(mil::operation("const", &[], OpResult::new(name, &ty), Some(&val)));
             return;
         }
-        let bytes = elements(value);
         let literal = match MilKind::of(value.dtype) {
-            MilKind::F16 => Literal::Halves(bytes.into_owned()),
             MilKind::I32 => Literal::Ints(small(value).expect("integers have been looked at")),
-            MilKind::Bool => Literal::Bools(bytes.iter().map(|byte| *byte != 0).collect()),
-            MilKind::F32 | MilKind::Text => {
-                Literal::Floats(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
-            }
+            MilKind::Bool => truths(&elements(value).iter().map(|byte| *byte != 0).collect::<Vec<_>>()),
+            kind => Literal::Bytes(kind, elements(value).into_owned()),
         };
         self.literal(literal, shape, name);
     }
@@ -156,14 +165,14 @@ impl<'a> Block<'a> {
             Arg::Names(names) => return names.clone(),
             Arg::Int(value) => (Literal::Ints(vec![*value]), Vec::new()),
             Arg::Ints(values) => (Literal::Ints(values.clone()), row(values.len())),
-            Arg::Bool(value) => (Literal::Bools(vec![*value]), Vec::new()),
-            Arg::Bools(values) => (Literal::Bools(values.clone()), row(values.len())),
+            Arg::Bool(value) => (truths(&[*value]), Vec::new()),
+            Arg::Bools(values) => (truths(values), row(values.len())),
             Arg::Text(text) => (Literal::Text(text), Vec::new()),
             Arg::Number(MilKind::F16, value) => {
-                (Literal::Halves(half::f16::from_f32(*value).to_le_bytes().into()), Vec::new())
+                (Literal::Bytes(MilKind::F16, halves(&[*value], DType::F16)), Vec::new())
             }
             Arg::Number(MilKind::I32, value) => (Literal::Ints(vec![*value as i32]), Vec::new()),
-            Arg::Number(_, value) => (Literal::Floats(vec![*value]), Vec::new()),
+            Arg::Number(_, value) => (Literal::Bytes(MilKind::F32, value.to_le_bytes().into()), Vec::new()),
         };
         let name = self.fresh(like);
         self.literal(literal, &shape, &name);
@@ -171,44 +180,29 @@ impl<'a> Block<'a> {
     }
 
     /// Appends an operation with the result `out`, after the constants among its arguments.
-    pub(super) fn op(&mut self, op: &str, args: &[(&'static str, Arg<'_>)], out: OpResult<'_>) {
-        let named = |(parameter, arg): &(&'static str, Arg<'_>)| {
-            (*parameter, self.argument(&format!("{}_{parameter}", out.name), arg))
-        };
+    pub(super) fn op(&mut self, op: &str, args: &[NamedArg<'_>], out: OpResult<'_>) {
+        let named =
+            |(parameter, arg): &NamedArg<'_>| (*parameter, self.argument(&format!("{}_{parameter}", out.name), arg));
         let ins: Vec<_> = args.iter().map(named).collect();
         self.ops.push(mil::operation(op, &ins, out, None));
     }
 
     /// Appends an operation as [`Block::op`] does, with a fresh result name similar to `like.name`.
-    pub(super) fn step(&mut self, op: &str, args: &[(&'static str, Arg<'_>)], like: OpResult<'_>) -> String {
+    pub(super) fn step(&mut self, op: &str, args: &[NamedArg<'_>], like: OpResult<'_>) -> String {
         let name = self.fresh(like.name);
         self.op(op, args, like.named(&name));
         name
     }
 
-    /// Records the name of a value.
-    pub(super) fn set_name(&mut self, id: Id, name: String) {
-        self.names.insert(id, name);
-    }
-
     /// Returns the name of a tensor of one integer that holds the batch.
     pub(super) fn batch(&mut self) -> Option<String> {
         if self.batch.is_none() {
-            let open =
-                |id: &Id| self.graph.value(*id).shape.iter().position(|dim| *dim == Dim::BATCH).map(|axis| (*id, axis));
-            let (id, axis) = self.graph.inputs().iter().find_map(open)?;
+            let (id, axis, _) = open_axes(self.graph).find(|(.., times)| *times == 1)?;
             let value = self.graph.value(id);
             let row = |len: u64| Type::new(MilKind::I32, &[Dim::Fixed(len)]);
-            let shape = self.step(
-                "shape",
-                &[("x", Arg::Name(&value.name))],
-                OpResult::new("shape", &row(value.shape.len() as u64)),
-            );
-            let args = [
-                ("x", Arg::Name(shape.as_str())),
-                ("begin", Arg::Ints(vec![axis as i32])),
-                ("end", Arg::Ints(vec![axis as i32 + 1])),
-            ];
+            let sizes = row(value.shape.len() as u64);
+            let shape = self.step("shape", &[x(&value.name)], OpResult::new("shape", &sizes));
+            let args = [x(&shape), ("begin", Arg::Ints(vec![axis as i32])), ("end", Arg::Ints(vec![axis as i32 + 1]))];
             self.batch = Some(self.step("slice_by_index", &args, OpResult::new("batch", &row(1))));
         }
         self.batch.clone()
@@ -223,13 +217,10 @@ impl<'a> Block<'a> {
             }
             let name = self.name(*id);
             let ty = port(value);
+            let out = OpResult::new(&value.name, &ty);
             match MilKind::of(value.dtype) {
-                MilKind::Bool => self.op(
-                    "cast",
-                    &[("x", Arg::Name(&name)), ("dtype", Arg::Text("int32"))],
-                    OpResult::new(&value.name, &ty),
-                ),
-                _ => self.op("identity", &[("x", Arg::Name(&name))], OpResult::new(&value.name, &ty)),
+                MilKind::Bool => self.op("cast", &cast(&name, MilKind::I32), out),
+                _ => self.op("identity", &[x(&name)], out),
             }
         }
         let block =
@@ -250,6 +241,10 @@ pub(super) fn port(value: &GraphValue) -> Type {
     Type::new(kind, &value.shape)
 }
 
+fn truths(values: &[bool]) -> Literal {
+    Literal::Bytes(MilKind::Bool, values.iter().map(|value| u8::from(*value)).collect())
+}
+
 /// Returns known integers, if all fit into 32 bits.
 pub(super) fn small(value: &GraphValue) -> Option<Vec<i32>> {
     value.integers().into_iter().map(|value| value.try_into().ok()).collect()
@@ -258,11 +253,5 @@ pub(super) fn small(value: &GraphValue) -> Option<Vec<i32>> {
 /// Builds the error for a value or operation that the format cannot express.
 pub(super) fn refused(what: &str, place: &str, why: &str, hint: &str) -> ExportError {
     let place = if place.is_empty() { "graph" } else { place };
-    ExportError::Unsupported {
-        target: TARGET,
-        op: what.to_owned(),
-        place: place.to_owned(),
-        why: why.to_owned(),
-        hint: hint.to_owned(),
-    }
+    ExportError::unsupported(TARGET, what, place, why, hint)
 }

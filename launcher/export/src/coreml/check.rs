@@ -5,9 +5,11 @@ use super::{
     mil::MilKind,
     package::{DATA, MANIFEST, ML_PROGRAM, PROGRAM, WEIGHTS_DIR, WEIGHTS_FILE},
     weights::{ALIGN, MARK, VERSION},
-    wire::{Part, WireField, varints},
 };
-use crate::ExportError;
+use crate::{
+    ExportError,
+    proto::{Part, varints},
+};
 use enn_common::{
     fs::RelPath,
     graph::{Dim, numel},
@@ -20,14 +22,12 @@ use std::{
     path::Path,
 };
 
-/// Limit on the bytes of a manifest.
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 /// Limit on the elements of a value.
 const ELEMENTS_MAX: u64 = 1 << 48;
 /// Limit on the bytes of a program, which is also that of protocol buffers.
 const PROGRAM_BYTES_MAX: u64 = 2 << 30;
 
-/// Contents of a consistent package.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckedPackage {
     /// Number of operations, constants included.
@@ -40,7 +40,6 @@ pub struct CheckedPackage {
     pub about: BTreeMap<String, String>,
 }
 
-/// Rule for an operation's result type.
 #[derive(Debug, Clone, Copy)]
 enum ResultType {
     /// The element type is that of these parameters, which must agree.
@@ -90,7 +89,7 @@ type CheckResult<T> = Result<T, String>;
 /// # Errors
 /// The first contradiction to the format.
 pub fn check(path: &Path) -> Result<CheckedPackage, ExportError> {
-    look(path).map_err(|why| ExportError::Refused { what: TARGET, path: path.to_owned(), why })
+    look(path).map_err(|why| ExportError::refused(TARGET, path, why))
 }
 
 fn look(path: &Path) -> CheckResult<CheckedPackage> {
@@ -205,7 +204,7 @@ struct ProgramCheck {
 impl ProgramCheck {
     /// Checks the function; returns the names of its inputs and outputs.
     fn read(&mut self, model: &Part<'_>, whole: &str) -> CheckResult<(Vec<String>, Vec<String>)> {
-        let program = model.part(u64::from(ML_PROGRAM)).filter(|program| program.number(1) == Some(1)).ok_or(whole)?;
+        let program = model.part(ML_PROGRAM).filter(|program| program.number(1) == Some(1)).ok_or(whole)?;
         let functions = program.entries(2).ok_or(whole)?;
         let [("main", function)] = functions.as_slice() else { return Err(whole.to_owned()) };
         let blocks = function.entries(3).ok_or(whole)?;
@@ -297,7 +296,7 @@ impl ProgramCheck {
             return Ok(());
         }
         let tensor = val.part(3).and_then(|immediate| immediate.part(1)).ok_or("no value")?;
-        let of = |field: u64| tensor.part(field).and_then(|values| values.bytes(1));
+        let of = |field: u32| tensor.part(field).and_then(|values| values.bytes(1));
         let found = match kind {
             MilKind::F32 => of(1).map(|bytes| bytes.len() as u64 / 4),
             MilKind::I32 => of(2).and_then(varints).map(|all| all.len() as u64),
@@ -313,7 +312,7 @@ impl ProgramCheck {
     }
 
     /// Checks that the described ports are those of the program.
-    fn ports(&self, described: &Part<'_>, field: u64, names: &[String]) -> CheckResult<()> {
+    fn ports(&self, described: &Part<'_>, field: u32, names: &[String]) -> CheckResult<()> {
         let ports = described.parts(field).ok_or("a description of ports")?;
         let described_names: Vec<&str> = ports.iter().filter_map(|port| port.text(1)).collect();
         if described_names != names {
@@ -355,7 +354,7 @@ fn read_type(ty: &Part<'_>) -> Option<(MilKind, Vec<Dim>)> {
     let tensor = ty.part(1)?;
     let size = |dim: Part<'_>| match dim.part(1) {
         Some(constant) => constant.number(1).map(Dim::Fixed),
-        None => dim.all(2).next().map(|_: WireField<'_>| Dim::BATCH),
+        None => dim.all(2).next().map(|_| Dim::BATCH),
     };
     let shape: Vec<Dim> = tensor.parts(3)?.into_iter().map(size).collect::<Option<_>>()?;
     let count =

@@ -1,11 +1,15 @@
 //! Emission of every graph operation in MIL.
 
 use super::{
-    block::{Arg, Block, refused},
+    block::{Arg, Block, NamedArg, cast, concat, refused, x, xy},
     mil::{MilKind, OpResult, Type},
 };
-use crate::ExportError;
-use enn_common::graph::{Binary, Compare, Dim, Fold, GraphValue, Node, Op, Unary};
+use crate::{
+    ExportError,
+    model::signed,
+    spelling::{binary, compare, reduction, unary},
+};
+use enn_common::graph::{Dim, GraphValue, Node, Op, Unary};
 
 /// Limit on the axes of a `linear` operation's input.
 const LINEAR_RANK_MAX: usize = 3;
@@ -24,71 +28,59 @@ impl Block<'_> {
             _ => node.ins.iter().map(|id| self.name(*id)).collect(),
         };
         let operands: Vec<&GraphValue> = node.ins.iter().map(|id| graph.value(*id)).collect();
-        let x = || Arg::Name(&ins[0]);
-        let y = || Arg::Name(&ins[1]);
+        let one = || x(&ins[0]);
+        let two = || xy(&ins[0], &ins[1]);
         let out = OpResult::new(&name, &ty);
         match &node.op {
             Op::Unary(f) => self.unary(*f, &ins[0], out),
-            Op::Binary(f) => self.op(binary(*f), &[("x", x()), ("y", y())], out),
-            Op::Compare(f) => self.op(compare(*f), &[("x", x()), ("y", y())], out),
-            Op::And => self.op("logical_and", &[("x", x()), ("y", y())], out),
-            Op::Not => self.op("logical_not", &[("x", x())], out),
+            Op::Binary(f) => self.op(binary(*f).coreml, &two(), out),
+            Op::Compare(f) => self.op(compare(*f).coreml, &two(), out),
+            Op::And => self.op("logical_and", &two(), out),
+            Op::Not => self.op("logical_not", &[one()], out),
             Op::Where => self.choice(&ins, &operands, out),
-            Op::Cast { .. } if MilKind::of(operands[0].dtype) == ty.kind => self.op("identity", &[("x", x())], out),
-            Op::Cast { .. } => self.op("cast", &[("x", x()), ("dtype", Arg::Text(ty.kind.name()))], out),
+            Op::Cast { .. } if MilKind::of(operands[0].dtype) == ty.kind => self.op("identity", &[one()], out),
+            Op::Cast { .. } => self.op("cast", &cast(&ins[0], ty.kind), out),
             Op::MatMul => self.product(&ins, false, out),
             Op::Linear => self.linear(&ins, &operands, out),
             Op::LayerNorm { eps } => self.norm(&ins, *eps as f32, &operands, out),
-            Op::Softmax => self.op("softmax", &[("x", x()), ("axis", Arg::Int(-1))], out),
+            Op::Softmax => self.op("softmax", &[one(), ("axis", Arg::Int(-1))], out),
             Op::Reduce { fold, axes, keep } => {
-                let args = [("x", x()), ("axes", Arg::Ints(ints(axes))), ("keep_dims", Arg::Bool(*keep))];
-                self.op(reduction(*fold), &args, out);
+                let args = [one(), ("axes", Arg::Ints(ints(axes))), ("keep_dims", Arg::Bool(*keep))];
+                self.op(reduction(*fold).coreml, &args, out);
             }
-            Op::Reshape { shape } => self.op("reshape", &[("x", x()), ("shape", sizes(shape))], out),
-            Op::Permute { axes } => self.op("transpose", &[("x", x()), ("perm", Arg::Ints(ints(axes)))], out),
+            Op::Reshape { shape } => self.op("reshape", &[one(), ("shape", sizes(shape))], out),
+            Op::Permute { axes } => self.op("transpose", &[one(), ("perm", Arg::Ints(ints(axes)))], out),
             Op::Expand { .. } => self.expand(node, out)?,
             Op::Slice { axis, start, len } => self.slice(&ins[0], *axis, *start, *len, out),
-            Op::Concat { axis } => {
-                let axis = Arg::Int(*axis as i32);
-                self.op(
-                    "concat",
-                    &[("values", Arg::Names(ins.clone())), ("axis", axis), ("interleave", Arg::Bool(false))],
-                    out,
-                );
-            }
+            Op::Concat { axis } => self.op("concat", &concat(ins.clone(), *axis), out),
             Op::Gather { axis } => self.gather(&ins, operands[0], *axis, out),
         }
-        self.set_name(node.out, name);
+        self.names.insert(node.out, name);
         Ok(())
     }
 
-    fn unary(&mut self, f: Unary, x: &str, out: OpResult<'_>) {
+    fn unary(&mut self, f: Unary, name: &str, out: OpResult<'_>) {
         let kind = out.ty.kind;
-        let (op, more) = match f {
-            Unary::Neg => ("mul", Some(("y", Arg::Number(kind, -1.0)))),
-            Unary::Exp => ("exp", None),
+        let more = match f {
+            Unary::Neg => Some(("y", Arg::Number(kind, -1.0))),
             // The smallest positive number, as coremltools writes it.
-            Unary::Log => ("log", Some(("epsilon", Arg::Number(kind, f32::from_bits(1))))),
-            Unary::Sqrt => ("sqrt", None),
-            Unary::Abs => ("abs", None),
-            Unary::Sigmoid => ("sigmoid", None),
-            Unary::Tanh => ("tanh", None),
-            Unary::Gelu => ("gelu", Some(("mode", Arg::Text("EXACT")))),
-            Unary::GeluTanh => ("gelu", Some(("mode", Arg::Text("TANH_APPROXIMATION")))),
+            Unary::Log => Some(("epsilon", Arg::Number(kind, f32::from_bits(1)))),
+            Unary::Gelu => Some(("mode", Arg::Text("EXACT"))),
+            Unary::GeluTanh => Some(("mode", Arg::Text("TANH_APPROXIMATION"))),
+            Unary::Exp | Unary::Sqrt | Unary::Abs | Unary::Sigmoid | Unary::Tanh => None,
         };
-        let args: Vec<_> = [("x", Arg::Name(x))].into_iter().chain(more).collect();
-        self.op(op, &args, out);
+        let args: Vec<NamedArg<'_>> = [x(name)].into_iter().chain(more).collect();
+        self.op(unary(f).coreml, &args, out);
     }
 
     /// Emits a choice. `select` has the shape of its alternatives, so one is broadcast to the condition's shape where that is larger.
     fn choice(&mut self, ins: &[String], operands: &[&GraphValue], out: OpResult<'_>) {
         let OpResult { name, ty } = out;
         let [cond, a, b] = [0, 1, 2].map(|at| ins[at].as_str());
-        let xy = |x, y| [("x", Arg::Name(x)), ("y", Arg::Name(y))];
         if ty.kind == MilKind::Bool {
             let taken = self.step("logical_and", &xy(cond, a), out);
             let not = Type::new(MilKind::Bool, &operands[0].shape);
-            let not = self.step("logical_not", &[("x", Arg::Name(cond))], out.typed(&not));
+            let not = self.step("logical_not", &[x(cond)], out.typed(&not));
             let left = self.step("logical_and", &xy(&not, b), out);
             self.op("logical_or", &xy(&taken, &left), out);
             return;
@@ -98,10 +90,8 @@ impl Block<'_> {
             a.to_owned()
         } else {
             let like = Type::new(ty.kind, &operands[0].shape);
-            let mask =
-                self.step("cast", &[("x", Arg::Name(cond)), ("dtype", Arg::Text(ty.kind.name()))], out.typed(&like));
-            let args = [("x", Arg::Name(mask.as_str())), ("y", Arg::Number(ty.kind, 0.0))];
-            let zeros = self.step("mul", &args, out.typed(&like));
+            let mask = self.step("cast", &cast(cond, ty.kind), out.typed(&like));
+            let zeros = self.step("mul", &[x(&mask), ("y", Arg::Number(ty.kind, 0.0))], out.typed(&like));
             // The common shape of condition and alternative; broadcasting `b` completes it.
             let shape = stretched(&operands[1].shape, &operands[0].shape);
             self.step("add", &xy(a, &zeros), OpResult::new(name, &Type::new(ty.kind, &shape)))
@@ -111,24 +101,24 @@ impl Block<'_> {
 
     fn product(&mut self, ins: &[String], transposed: bool, out: OpResult<'_>) {
         let sides = [("transpose_x", Arg::Bool(false)), ("transpose_y", Arg::Bool(transposed))];
-        self.op("matmul", &[&[("x", Arg::Name(&ins[0])), ("y", Arg::Name(&ins[1]))], &sides[..]].concat(), out);
+        self.op("matmul", &[&xy(&ins[0], &ins[1])[..], &sides].concat(), out);
     }
 
     fn linear(&mut self, ins: &[String], operands: &[&GraphValue], out: OpResult<'_>) {
         let known = operands[1..].iter().all(|operand| operand.data.is_some());
         if known && (2..=LINEAR_RANK_MAX).contains(&out.ty.shape.len()) {
-            let mut args = vec![("x", Arg::Name(&ins[0])), ("weight", Arg::Name(&ins[1]))];
+            let mut args = vec![x(&ins[0]), ("weight", Arg::Name(&ins[1]))];
             args.extend(ins.get(2).map(|bias| ("bias", Arg::Name(bias))));
             return self.op("linear", &args, out);
         }
         let Some(bias) = ins.get(2) else { return self.product(ins, true, out) };
         let made = self.fresh(out.name);
         self.product(ins, true, out.named(&made));
-        self.op("add", &[("x", Arg::Name(&made)), ("y", Arg::Name(bias))], out);
+        self.op("add", &xy(&made, bias), out);
     }
 
     fn norm(&mut self, ins: &[String], eps: f32, operands: &[&GraphValue], out: OpResult<'_>) {
-        let mut args = vec![("x", Arg::Name(ins[0].as_str())), ("axes", Arg::Ints(vec![-1]))];
+        let mut args = vec![x(&ins[0]), ("axes", Arg::Ints(vec![-1]))];
         let eps = ("epsilon", Arg::Number(out.ty.kind, eps));
         if operands[1..].iter().all(|operand| operand.data.is_some()) {
             args.extend([("gamma", Arg::Name(&ins[1])), ("beta", Arg::Name(&ins[2])), eps]);
@@ -136,8 +126,8 @@ impl Block<'_> {
         }
         args.push(eps);
         let plain = self.step("layer_norm", &args, out);
-        let scaled = self.step("mul", &[("x", Arg::Name(&plain)), ("y", Arg::Name(&ins[1]))], out);
-        self.op("add", &[("x", Arg::Name(&scaled)), ("y", Arg::Name(&ins[2]))], out);
+        let scaled = self.step("mul", &xy(&plain, &ins[1]), out);
+        self.op("add", &xy(&scaled, &ins[2]), out);
     }
 
     /// Emits a tile with the number of copies along each axis. The batch is read from an input's shape at run time.
@@ -146,22 +136,22 @@ impl Block<'_> {
         let value = self.graph.value(node.ins[0]);
         let new = ty.shape.len() - value.shape.len();
         let from: Vec<Dim> = std::iter::repeat_n(Dim::ONE, new).chain(value.shape.iter().copied()).collect();
-        let x = if new == 0 {
+        let operand = if new == 0 {
             self.name(node.ins[0])
         } else if value.data.is_some() && value.shape.is_empty() {
-            let x = self.fresh(name);
-            self.known(value, &from, &x);
-            x
+            let known = self.fresh(name);
+            self.known(value, &from, &known);
+            known
         } else {
-            let x = self.name(node.ins[0]);
+            let narrow = self.name(node.ins[0]);
             let wide = Type::new(ty.kind, &from);
-            self.step("reshape", &[("x", Arg::Name(&x)), ("shape", sizes(&from))], out.typed(&wide))
+            self.step("reshape", &[x(&narrow), ("shape", sizes(&from))], out.typed(&wide))
         };
         let copies: Vec<Dim> =
             from.iter().zip(&ty.shape).map(|(from, to)| if from == to { Dim::ONE } else { *to }).collect();
         if let Some(fixed) = copies.iter().map(|dim| dim.fixed().map(|size| size as i32)).collect::<Option<Vec<i32>>>()
         {
-            self.op("tile", &[("x", Arg::Name(&x)), ("reps", Arg::Ints(fixed))], out);
+            self.op("tile", &[x(&operand), ("reps", Arg::Ints(fixed))], out);
             return Ok(());
         }
         let one = Type::new(MilKind::I32, &[Dim::ONE]);
@@ -172,15 +162,13 @@ impl Block<'_> {
                 Dim::Batch(1) => vec![self.rows(node)?],
                 Dim::Batch(times) => {
                     let rows = self.rows(node)?;
-                    let args = [("x", Arg::Name(rows.as_str())), ("y", Arg::Int(times as i32))];
-                    vec![self.step("mul", &args, out.typed(&one))]
+                    vec![self.step("mul", &[x(&rows), ("y", Arg::Int(times as i32))], out.typed(&one))]
                 }
             });
         }
-        let args = [("values", Arg::Names(parts)), ("axis", Arg::Int(0)), ("interleave", Arg::Bool(false))];
         let row = Type::new(MilKind::I32, &[Dim::Fixed(copies.len() as u64)]);
-        let reps = self.step("concat", &args, out.typed(&row));
-        self.op("tile", &[("x", Arg::Name(&x)), ("reps", Arg::Name(&reps))], out);
+        let reps = self.step("concat", &concat(parts, 0), out.typed(&row));
+        self.op("tile", &[x(&operand), ("reps", Arg::Name(&reps))], out);
         Ok(())
     }
 
@@ -197,23 +185,22 @@ impl Block<'_> {
             ("batch_dims", Arg::Int(0)),
             ("validate_indices", Arg::Bool(false)),
         ];
-        let of = |x| [&[("x", Arg::Name(x))], &at[..]].concat();
+        let of = |name| [&[x(name)], &at[..]].concat();
         if out.ty.kind != MilKind::Bool {
             return self.op("gather", &of(&ins[0]), out);
         }
         let [whole, wide] = [&out.ty.shape, &from.shape].map(|shape| Type::new(MilKind::I32, shape));
-        let cast = |to: MilKind, x| [("x", Arg::Name(x)), ("dtype", Arg::Text(to.name()))];
-        let x = self.step("cast", &cast(MilKind::I32, ins[0].as_str()), out.typed(&wide));
-        let picked = self.step("gather", &of(&x), out.typed(&whole));
-        self.op("cast", &cast(MilKind::Bool, picked.as_str()), out);
+        let numbers = self.step("cast", &cast(&ins[0], MilKind::I32), out.typed(&wide));
+        let picked = self.step("gather", &of(&numbers), out.typed(&whole));
+        self.op("cast", &cast(&picked, MilKind::Bool), out);
     }
 
-    fn slice(&mut self, x: &str, axis: usize, start: u64, len: u64, out: OpResult<'_>) {
+    fn slice(&mut self, from: &str, axis: usize, start: u64, len: u64, out: OpResult<'_>) {
         let rank = out.ty.shape.len();
         let only = |value: u64| (0..rank).map(|at| if at == axis { value as i32 } else { 0 }).collect();
         let others: Vec<bool> = (0..rank).map(|at| at != axis).collect();
         let args = [
-            ("x", Arg::Name(x)),
+            x(from),
             ("begin", Arg::Ints(only(start))),
             ("end", Arg::Ints(only(start + len))),
             ("begin_mask", Arg::Bools(others.clone())),
@@ -225,7 +212,7 @@ impl Block<'_> {
 
 /// Returns sizes as a reshape takes them; −1 stands for the remaining size.
 fn sizes(shape: &[Dim]) -> Arg<'static> {
-    Arg::Ints(shape.iter().map(|dim| dim.fixed().map_or(-1, |size| size as i32)).collect())
+    Arg::Ints(shape.iter().map(|dim| signed(*dim) as i32).collect())
 }
 
 fn ints(axes: &[usize]) -> Vec<i32> {
@@ -237,32 +224,4 @@ fn stretched(a: &[Dim], b: &[Dim]) -> Vec<Dim> {
     let rank = a.len().max(b.len());
     let size = |shape: &[Dim], axis: usize| (axis + shape.len()).checked_sub(rank).map_or(Dim::ONE, |at| shape[at]);
     (0..rank).map(|axis| if size(a, axis) == Dim::ONE { size(b, axis) } else { size(a, axis) }).collect()
-}
-
-const fn binary(f: Binary) -> &'static str {
-    match f {
-        Binary::Add => "add",
-        Binary::Sub => "sub",
-        Binary::Mul => "mul",
-        Binary::Div => "real_div",
-        Binary::Max => "maximum",
-        Binary::Min => "minimum",
-    }
-}
-
-const fn compare(f: Compare) -> &'static str {
-    match f {
-        Compare::Less => "less",
-        Compare::LessEqual => "less_equal",
-        Compare::Greater => "greater",
-        Compare::GreaterEqual => "greater_equal",
-    }
-}
-
-const fn reduction(f: Fold) -> &'static str {
-    match f {
-        Fold::Sum => "reduce_sum",
-        Fold::Mean => "reduce_mean",
-        Fold::Max => "reduce_max",
-    }
 }

@@ -3,7 +3,6 @@
 use crate::proto::Message;
 use enn_common::graph::{DType, Dim};
 
-/// Element types of MIL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MilKind {
     Bool,
@@ -79,7 +78,6 @@ impl MilKind {
     }
 }
 
-/// The type of a value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Type {
     pub(super) kind: MilKind,
@@ -101,7 +99,6 @@ impl Type {
     }
 }
 
-/// Name and type of an operation's result.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OpResult<'n> {
     pub(super) name: &'n str,
@@ -125,44 +122,31 @@ impl<'n> OpResult<'n> {
 /// Elements that are part of the program itself.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Literal {
-    Floats(Vec<f32>),
-    /// Elements of f16, little-endian.
-    Halves(Vec<u8>),
+    /// Elements of a floating-point type, little-endian, or booleans.
+    Bytes(MilKind, Vec<u8>),
     Ints(Vec<i32>),
-    Bools(Vec<bool>),
     Text(&'static str),
 }
 
 impl Literal {
-    fn kind(&self) -> MilKind {
-        match self {
-            Self::Floats(_) => MilKind::F32,
-            Self::Halves(_) => MilKind::F16,
-            Self::Ints(_) => MilKind::I32,
-            Self::Bools(_) => MilKind::Bool,
-            Self::Text(_) => MilKind::Text,
-        }
-    }
-
     /// Returns the type and message of a value with this shape.
     pub(super) fn typed(self, shape: &[Dim]) -> (Type, Message) {
-        let ty = Type::new(self.kind(), shape);
-        let tensor = match &self {
-            Self::Floats(values) => {
-                let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-                Message::new().message(1, &Message::new().bytes(1, &bytes))
+        let (kind, tensor) = match self {
+            Self::Bytes(kind, bytes) => {
+                let field = match kind {
+                    MilKind::F16 => 7,
+                    MilKind::Bool => 3,
+                    _ => 1,
+                };
+                (kind, Message::new().message(field, &Message::new().bytes(1, &bytes)))
             }
-            Self::Halves(bytes) => Message::new().message(7, &Message::new().bytes(1, bytes)),
             Self::Ints(values) => {
-                let values: Vec<i64> = values.iter().map(|value| i64::from(*value)).collect();
-                Message::new().message(2, &Message::new().ints(1, &values))
+                let values: Vec<i64> = values.into_iter().map(i64::from).collect();
+                (MilKind::I32, Message::new().message(2, &Message::new().ints(1, &values)))
             }
-            Self::Bools(values) => {
-                let bytes: Vec<u8> = values.iter().map(|value| u8::from(*value)).collect();
-                Message::new().message(3, &Message::new().bytes(1, &bytes))
-            }
-            Self::Text(text) => text_tensor(text),
+            Self::Text(text) => (MilKind::Text, text_tensor(text)),
         };
+        let ty = Type::new(kind, shape);
         let value = immediate(&ty, &tensor);
         (ty, value)
     }
@@ -186,7 +170,6 @@ pub(super) fn named(name: &str, ty: &Type) -> Message {
     Message::new().text(1, name).message(2, &ty.message())
 }
 
-/// Builds an entry of a map.
 pub(super) fn entry(key: &str, value: &Message) -> Message {
     Message::new().text(1, key).message(2, value)
 }

@@ -16,16 +16,13 @@ mod emit;
 mod mil;
 mod package;
 mod weights;
-mod wire;
 
 pub use check::{CheckedPackage, check};
 pub use package::write;
 
 /// Name of this format in messages.
 const TARGET: &str = "coreml";
-/// Version of the specification.
 const SPECIFICATION: u64 = 8;
-/// Set of operations.
 const OPSET: &str = "CoreML7";
 /// Path of the file of weights in the program.
 const WEIGHTS: &str = "@model_path/weights/weight.bin";

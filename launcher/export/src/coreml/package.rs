@@ -5,7 +5,7 @@ use super::{
     block::{Block, port},
     mil::{self, Type},
 };
-use crate::{Batch, ExportError, Model, proto::Message};
+use crate::{Batch, ExportError, Model, model::write_dir, proto::Message};
 use enn_common::{
     fs::{Disk, FileError, Storage, atomic},
     graph::{Dim, GraphValue},
@@ -13,13 +13,10 @@ use enn_common::{
 use serde_json::{Value as Json, json};
 use std::path::Path;
 
-/// Path of the manifest below the package.
 pub(super) const MANIFEST: &str = "Manifest.json";
 /// Directory of the items, which the manifest names relative to it.
 pub(super) const DATA: &str = "Data";
-/// Path of the program.
 pub(super) const PROGRAM: &str = "com.apple.CoreML/model.mlmodel";
-/// Folder of the weights.
 pub(super) const WEIGHTS_DIR: &str = "com.apple.CoreML/weights";
 /// File of the weights in its folder.
 pub(super) const WEIGHTS_FILE: &str = "weight.bin";
@@ -43,16 +40,9 @@ pub fn write(model: &Model<'_>, dir: &Path) -> Result<(), ExportError> {
         .message(ML_PROGRAM, &program)
         .into_bytes();
     if Disk.exists(dir) && !dir.join(MANIFEST).is_file() {
-        let source = std::io::Error::other("it is there, and is no package");
-        return Err(ExportError::Io { path: dir.to_owned(), source });
+        return Err(ExportError::io(dir)(std::io::Error::other("it is there, and is no package")));
     }
-    let temporary = atomic::temporary(dir);
-    let made = fill(&temporary, &bytes, &weights).and_then(|()| Ok(atomic::place_dir(&temporary, dir)?));
-    if made.is_err() {
-        // A leftover that cannot be removed is hidden and harmless.
-        let _ = Disk.remove_dir(&temporary);
-    }
-    made
+    write_dir(dir, |temporary| fill(temporary, &bytes, &weights))
 }
 
 fn fill(dir: &Path, program: &[u8], weights: &super::weights::Weights<'_>) -> Result<(), ExportError> {

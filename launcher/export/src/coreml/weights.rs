@@ -16,14 +16,12 @@ use std::{borrow::Cow, path::Path};
 
 /// Alignment of everything in the file; also the size of the header and of a blob's header.
 pub(super) const ALIGN: u64 = 64;
-/// Version of the file format.
 pub(super) const VERSION: u32 = 2;
 /// First word of a blob's header.
 pub(super) const MARK: u32 = 0xDEAD_BEEF;
 /// Smallest number of elements in the file; smaller values are part of the program.
 const ELEMENTS_MIN: u64 = 10;
 
-/// Contents of the file of weights.
 #[derive(Debug)]
 pub(super) struct Weights<'a> {
     blobs: Vec<Blob<'a>>,

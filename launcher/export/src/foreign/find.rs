@@ -12,7 +12,6 @@ pub(crate) struct Wheel {
     pub(crate) what: &'static str,
     /// Format of the runtime, as `enn export` names it.
     pub(crate) format: &'static str,
-    /// Package name of the wheel.
     pub(crate) package: &'static str,
     /// Directory in `site-packages`.
     pub(crate) dir: &'static str,
@@ -23,8 +22,7 @@ pub(crate) struct Wheel {
 /// Limit on the places in an error message.
 const PLACES_SHOWN: usize = 6;
 
-/// Describes where a library was searched.
-pub(crate) fn searched_places(candidates: &[PathBuf]) -> String {
+fn searched_places(candidates: &[PathBuf]) -> String {
     let places: Vec<String> = candidates.iter().take(PLACES_SHOWN).map(|path| path.display().to_string()).collect();
     match candidates.len().saturating_sub(PLACES_SHOWN) {
         _ if places.is_empty() => "there is no place to look in".to_owned(),
@@ -33,7 +31,6 @@ pub(crate) fn searched_places(candidates: &[PathBuf]) -> String {
     }
 }
 
-/// Describes how to install a library.
 pub(crate) fn install_hint(format: &str, package: &str, file: &str) -> String {
     format!(
         "`enn export --prepare {format}` installs it for enn alone, or `python3 -m pip install {package}` in your Python; or let \
@@ -47,20 +44,36 @@ impl Wheel {
     /// # Errors
     /// The library was not found; the error lists the places.
     pub(crate) fn library(&self, candidates: &[PathBuf]) -> Result<PathBuf, ExportError> {
-        candidates.iter().find_map(|candidate| self.below(candidate)).ok_or_else(|| {
-            let why = format!("{} was not found: {}", self.file, searched_places(candidates));
-            ExportError::Unavailable { what: self.what, why, hint: self.hint() }
-        })
+        self.first(candidates, |candidate| self.below(candidate))
     }
 
-    pub(crate) fn hint(&self) -> String {
-        install_hint(self.format, self.package, self.file)
+    /// Returns the first candidate that is a file itself, or the library that `below` finds in one.
+    ///
+    /// # Errors
+    /// As [`Wheel::library`].
+    pub(crate) fn first(
+        &self,
+        candidates: &[PathBuf],
+        below: impl Fn(&Path) -> Option<PathBuf>,
+    ) -> Result<PathBuf, ExportError> {
+        let of = |candidate: &PathBuf| if candidate.is_file() { Some(candidate.clone()) } else { below(candidate) };
+        candidates
+            .iter()
+            .find_map(of)
+            .ok_or_else(|| self.unavailable(format!("{} was not found: {}", self.file, searched_places(candidates))))
+    }
+
+    /// Builds the error for a library that cannot be used.
+    pub(crate) fn unusable(&self, library: &Path, error: &str) -> ExportError {
+        self.unavailable(format!("{}: {error}", library.display()))
+    }
+
+    fn unavailable(&self, why: String) -> ExportError {
+        let hint = install_hint(self.format, self.package, self.file);
+        ExportError::Unavailable { what: self.what, why, hint }
     }
 
     fn below(&self, candidate: &Path) -> Option<PathBuf> {
-        if candidate.is_file() {
-            return Some(candidate.to_owned());
-        }
         let in_packages = |packages: &Path| packages.join(self.dir).join(self.file);
         let pythons = fs::read_dir(candidate.join("lib")).into_iter().flatten().flatten().map(|entry| entry.path());
         let mut pythons: Vec<PathBuf> = pythons.filter(|path| path.to_string_lossy().contains("/python3")).collect();

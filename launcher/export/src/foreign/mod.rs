@@ -3,7 +3,7 @@
 mod find;
 pub(crate) mod sys;
 
-pub(crate) use find::{Wheel, install_hint, searched_places};
+pub(crate) use find::{Wheel, install_hint};
 
 /// Checks that a tensor has as many values as its shape.
 pub(crate) fn agrees(tensor: &crate::Tensor) -> Result<(), String> {

@@ -10,6 +10,12 @@ macro_rules! functions {
             $(pub(super) $field: unsafe extern "C" fn($($argument),*) $(-> $answer)?,)*
         }
 
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(stringify!($name))
+            }
+        }
+
         impl $name {
             pub(super) fn load(path: &std::path::Path) -> Result<&'static Self, String> {
                 // The linker's message is the source of the error.

@@ -1,15 +1,18 @@
 //! Emission of every graph operation in LiteRT's operators.
 
 use super::{
-    AXES_MAX,
+    AXES_MAX, TARGET,
     builtin::{self as op, Builtin, Use, version},
     flat::{ModelDraft, Operator, OptionField, TensorDraft, TensorKind},
 };
-use crate::{ExportError, model::joined};
-use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, GraphValue, Id, Node, Op, Unary};
+use crate::{
+    ExportError,
+    model::{joined, on_fewer_axes, signed},
+    spelling::{binary, compare, reduction, unary},
+};
+use enn_common::graph::{DType, Dim, Graph, GraphValue, Id, Node, Op, Unary};
 use std::{borrow::Cow, collections::HashMap};
 
-/// Limit on the axes of BATCH_MATMUL.
 const MATMUL_AXES_MAX: usize = 5;
 
 /// Limit on the axes of STRIDED_SLICE in its first version.
@@ -18,11 +21,16 @@ const SLICE_AXES_MAX: usize = 4;
 /// Index of a tensor.
 type At = i32;
 
-/// Element type and shape of a tensor.
 #[derive(Debug, Clone)]
 struct TensorSpec {
     kind: TensorKind,
     shape: Vec<Dim>,
+}
+
+impl TensorSpec {
+    fn new(kind: TensorKind, shape: &[Dim]) -> Self {
+        Self { kind, shape: shape.to_vec() }
+    }
 }
 
 /// A writer that turns a graph into a [`ModelDraft`].
@@ -80,12 +88,7 @@ impl<'a> LiteRtEmitter<'a> {
         let mut at = self.tensor(value.name.clone(), stored, value.shape.clone(), Some(data));
         if stored == TensorKind::Float16 {
             // Runtimes expect half-precision weights in this form: they may keep them so, or not.
-            at = self.put(
-                op::DEQUANTIZE,
-                &[at],
-                TensorSpec { kind: TensorKind::Float32, shape: value.shape.clone() },
-                &[],
-            );
+            at = self.put(op::DEQUANTIZE, &[at], TensorSpec::new(TensorKind::Float32, &value.shape), &[]);
         }
         self.made[id.0] = Some(at);
         Ok(at)
@@ -113,33 +116,30 @@ impl<'a> LiteRtEmitter<'a> {
         let out = self.graph.value(node.out);
         let axes = ins.iter().map(|at| self.shape(*at).len()).max().unwrap_or(0).max(out.shape.len());
         if axes > AXES_MAX && !matches!(node.op, Op::Reshape { .. }) {
-            return Err(super::too_many_axes(node, axes));
+            let why = format!("it works on {axes} axes, and LiteRT's kernels take {AXES_MAX}");
+            return Err(ExportError::unsupported(TARGET, node.op.name(), &node.place, &why, &on_fewer_axes(&node.op)));
         }
         let x = ins[0];
-        let to = TensorSpec { kind: kind(out.dtype), shape: out.shape.clone() };
+        let to = TensorSpec::new(kind(out.dtype), &out.shape);
         let at = match &node.op {
-            Op::Unary(f) => self.unary(*f, x, to),
-            Op::Binary(f) => self.elementwise(binary(*f), &ins, to),
-            Op::Compare(f) => self.elementwise(compare(*f), &ins, to),
-            Op::And => self.elementwise(op::LOGICAL_AND, &ins, to),
+            Op::Unary(f @ (Unary::Gelu | Unary::GeluTanh)) => {
+                self.put(op::GELU, &[x], to, &[OptionField::Bool(0, *f == Unary::GeluTanh)])
+            }
+            Op::Unary(f) => self.put(unary(*f).litert, &[x], to, &[]),
+            Op::Binary(f) => self.put(binary(*f).litert, &ins, to, &[]),
+            Op::Compare(f) => self.put(compare(*f).litert, &ins, to, &[]),
+            Op::And => self.put(op::LOGICAL_AND, &ins, to, &[]),
             Op::Not => self.put(op::LOGICAL_NOT, &ins, to, &[]),
-            Op::Where => self.elementwise(op::SELECT_V2, &ins, to),
+            Op::Where => self.put(op::SELECT_V2, &ins, to, &[]),
             Op::Cast { .. } => self.cast(x, to),
             Op::MatMul => self.matmul(node, &ins, to)?,
             Op::Linear => self.put(op::FULLY_CONNECTED, &ins, to, &[OptionField::Bool(2, true)]),
             Op::LayerNorm { eps } => self.layer_norm(&ins, to, *eps),
             Op::Softmax => self.put(op::SOFTMAX, &ins, to, &[OptionField::Float(0, 1.0)]),
-            Op::Reduce { fold, axes, keep } => {
-                let fold = match fold {
-                    Fold::Sum => op::SUM,
-                    Fold::Mean => op::MEAN,
-                    Fold::Max => op::REDUCE_MAX,
-                };
-                self.reduce(fold, x, to, axes, *keep)
-            }
+            Op::Reduce { fold, axes, keep } => self.reduce(reduction(*fold).litert, x, to, axes, *keep),
             Op::Reshape { shape } => self.reshape(x, shape),
             Op::Permute { axes } => {
-                let axes = self.row(&axes.iter().map(|axis| *axis as i32).collect::<Vec<_>>());
+                let axes = self.axes(axes);
                 self.put(op::TRANSPOSE, &[x, axes], to, &[])
             }
             Op::Expand { shape } => self.stretched(node, x, shape)?,
@@ -163,6 +163,10 @@ impl<'a> LiteRtEmitter<'a> {
         &self.draft.tensors[at as usize].shape
     }
 
+    fn kind(&self, at: At) -> TensorKind {
+        self.draft.tensors[at as usize].kind
+    }
+
     /// Appends an operator; returns its result.
     fn put(&mut self, op: Builtin, ins: &[At], to: TensorSpec, options: &[OptionField]) -> At {
         let TensorSpec { kind, shape } = to;
@@ -171,7 +175,7 @@ impl<'a> LiteRtEmitter<'a> {
             operands: ins.len(),
             rank: operands.clone().map(|tensor| tensor.shape.len()).max().unwrap_or(0),
             stretched: operands.clone().any(|tensor| tensor.shape != shape),
-            truth: self.draft.tensors[ins[0] as usize].kind == TensorKind::Bool,
+            truth: self.kind(ins[0]) == TensorKind::Bool,
         };
         let name = format!("{}/{}", self.at.1, self.draft.tensors.len());
         let out = self.tensor(name, kind, shape, None);
@@ -180,38 +184,16 @@ impl<'a> LiteRtEmitter<'a> {
         out
     }
 
-    fn unary(&mut self, f: Unary, x: At, to: TensorSpec) -> At {
-        let op = match f {
-            Unary::Neg => op::NEG,
-            Unary::Exp => op::EXP,
-            Unary::Log => op::LOG,
-            Unary::Sqrt => op::SQRT,
-            Unary::Abs => op::ABS,
-            Unary::Sigmoid => op::LOGISTIC,
-            Unary::Tanh => op::TANH,
-            Unary::Gelu | Unary::GeluTanh => {
-                return self.put(op::GELU, &[x], to, &[OptionField::Bool(0, f == Unary::GeluTanh)]);
-            }
-        };
-        self.put(op, &[x], to, &[])
-    }
-
-    /// Appends an operator whose operands broadcast to each other's shape.
-    fn elementwise(&mut self, op: Builtin, ins: &[At], to: TensorSpec) -> At {
-        self.put(op, ins, to, &[])
-    }
-
     /// Emits a matrix product, with its leading axes joined to one where there are more than its kernel takes.
     fn matmul(&mut self, node: &Node, ins: &[At], to: TensorSpec) -> Result<At, ExportError> {
-        let TensorSpec { kind, shape } = to;
-        if shape.len() <= MATMUL_AXES_MAX {
-            return Ok(self.put(op::BATCH_MATMUL, ins, TensorSpec { kind, shape }, &[]));
+        if to.shape.len() <= MATMUL_AXES_MAX {
+            return Ok(self.put(op::BATCH_MATMUL, ins, to, &[]));
         }
-        let (lead, square) = shape.split_at(shape.len() - 2);
+        let (lead, square) = to.shape.split_at(to.shape.len() - 2);
         let flat = ins.iter().map(|at| self.flat(node, *at, lead)).collect::<Result<Vec<At>, _>>()?;
-        let made =
-            self.put(op::BATCH_MATMUL, &flat, TensorSpec { kind, shape: [&[joined(lead)], square].concat() }, &[]);
-        Ok(self.reshape(made, &shape))
+        let joined = TensorSpec { kind: to.kind, shape: [&[joined(lead)], square].concat() };
+        let made = self.put(op::BATCH_MATMUL, &flat, joined, &[]);
+        Ok(self.reshape(made, &to.shape))
     }
 
     /// Returns an operand of a product with its leading axes broadcast to `lead` and joined to one, or without leading axes.
@@ -226,7 +208,7 @@ impl<'a> LiteRtEmitter<'a> {
     }
 
     fn cast(&mut self, x: At, to: TensorSpec) -> At {
-        let from = self.draft.tensors[x as usize].kind;
+        let from = self.kind(x);
         if from == to.kind {
             return x;
         }
@@ -239,26 +221,25 @@ impl<'a> LiteRtEmitter<'a> {
         let mut narrow = to.clone();
         narrow.shape[last] = Dim::ONE;
         let mean = self.reduce(op::MEAN, ins[0], narrow.clone(), &[last], true);
-        let centred = self.elementwise(op::SUB, &[ins[0], mean], to.clone());
+        let centred = self.put(op::SUB, &[ins[0], mean], to.clone(), &[]);
         let square = self.put(op::MUL, &[centred, centred], to.clone(), &[]);
         let variance = self.reduce(op::MEAN, square, narrow.clone(), &[last], true);
         let eps = self.constant(TensorKind::Float32, &[], (eps as f32).to_le_bytes().to_vec());
         let variance = self.put(op::ADD, &[variance, eps], narrow.clone(), &[]);
         let scale = self.put(op::RSQRT, &[variance], narrow, &[]);
-        let normed = self.elementwise(op::MUL, &[centred, scale], to.clone());
-        let normed = self.elementwise(op::MUL, &[normed, ins[1]], to.clone());
-        self.elementwise(op::ADD, &[normed, ins[2]], to)
+        let normed = self.put(op::MUL, &[centred, scale], to.clone(), &[]);
+        let normed = self.put(op::MUL, &[normed, ins[1]], to.clone(), &[]);
+        self.put(op::ADD, &[normed, ins[2]], to, &[])
     }
 
     fn reduce(&mut self, op: Builtin, x: At, to: TensorSpec, axes: &[usize], keep: bool) -> At {
-        let axes = self.row(&axes.iter().map(|axis| *axis as i32).collect::<Vec<_>>());
+        let axes = self.axes(axes);
         self.put(op, &[x, axes], to, &[OptionField::Bool(0, keep)])
     }
 
     fn reshape(&mut self, x: At, to: &[Dim]) -> At {
-        let kind = self.draft.tensors[x as usize].kind;
-        let shape = self.row(&to.iter().map(|dim| signed(*dim)).collect::<Vec<_>>());
-        self.put(op::RESHAPE, &[x, shape], TensorSpec { kind, shape: to.to_vec() }, &[])
+        let shape = self.row(&to.iter().map(|dim| signed(*dim) as i32).collect::<Vec<_>>());
+        self.put(op::RESHAPE, &[x, shape], TensorSpec::new(self.kind(x), to), &[])
     }
 
     fn constant(&mut self, kind: TensorKind, shape: &[u64], bytes: Vec<u8>) -> At {
@@ -279,6 +260,10 @@ impl<'a> LiteRtEmitter<'a> {
         self.constant(TensorKind::Int32, &[values.len() as u64], bytes)
     }
 
+    fn axes(&mut self, axes: &[usize]) -> At {
+        self.row(&axes.iter().map(|axis| *axis as i32).collect::<Vec<_>>())
+    }
+
     /// Emits a slice of one axis. Masks select the other axes whole, which also holds for another batch; they are joined
     /// where there are more axes than the kernel takes.
     fn slice(&mut self, x: At, to: &[Dim], axis: usize, start: u64, len: u64) -> At {
@@ -294,15 +279,14 @@ impl<'a> LiteRtEmitter<'a> {
         let end = self.row(&along(start + len));
         let step = self.row(&vec![1; from.len()]);
         let whole = ((1 << from.len()) - 1) & !(1 << axis);
-        let kind = self.draft.tensors[x as usize].kind;
         let options = [OptionField::Int(0, whole), OptionField::Int(1, whole)];
-        self.put(op::STRIDED_SLICE, &[x, begin, end, step], TensorSpec { kind, shape: to.to_vec() }, &options)
+        self.put(op::STRIDED_SLICE, &[x, begin, end, step], TensorSpec::new(self.kind(x), to), &options)
     }
 
     /// Broadcasts a tensor to a larger shape. The batch axis comes from selecting between the operand and itself by a mask of that many
     /// rows: so every shape follows from the inputs' shapes before anything runs, which runtimes need to plan their memory.
     fn stretched(&mut self, node: &Node, x: At, to: &[Dim]) -> Result<At, ExportError> {
-        let kind = self.draft.tensors[x as usize].kind;
+        let kind = self.kind(x);
         let from = self.shape(x).to_vec();
         let own = |axis: usize| (axis + from.len()).checked_sub(to.len()).map_or(Dim::ONE, |axis| from[axis]);
         // Sizes that the operand lacks: 1 where it lacks nothing.
@@ -320,7 +304,7 @@ impl<'a> LiteRtEmitter<'a> {
             let rows = self.rows(node, to[axis].of(1))?;
             let shape: Vec<Dim> = (0..to.len()).map(|i| if i == axis { to[i] } else { Dim::ONE }).collect();
             let mask = self.reshape(rows, &shape);
-            made = self.put(op::SELECT_V2, &[mask, made, made], TensorSpec { kind, shape: to.to_vec() }, &[]);
+            made = self.put(op::SELECT_V2, &[mask, made, made], TensorSpec::new(kind, to), &[]);
         }
         // The result may still lack axes of size 1.
         Ok(if self.shape(made) == to { made } else { self.reshape(made, to) })
@@ -331,9 +315,9 @@ impl<'a> LiteRtEmitter<'a> {
         if let Some(rows) = self.rows.get(&times) {
             return Ok(*rows);
         }
-        let (id, _, parts) = crate::model::open_axis(super::TARGET, self.graph, node)?;
+        let (id, _, parts) = crate::model::open_axis(TARGET, self.graph, node)?;
         let input = self.at(id)?;
-        let kind = self.draft.tensors[input as usize].kind;
+        let kind = self.kind(input);
         // The first element of every row, as a column.
         let mut column = input;
         for axis in 0..self.shape(input).len() {
@@ -354,21 +338,12 @@ impl<'a> LiteRtEmitter<'a> {
             TensorKind::Bool => (op::LOGICAL_AND, vec![0]),
         };
         let least = self.constant(kind, &[times], least.repeat(times as usize));
-        let mask = self.put(
-            op,
-            &[column, least],
-            TensorSpec { kind: TensorKind::Bool, shape: vec![Dim::BATCH, Dim::Fixed(times)] },
-            &[],
-        );
+        let truth = TensorSpec::new(TensorKind::Bool, &[Dim::BATCH, Dim::Fixed(times)]);
+        let mask = self.put(op, &[column, least], truth, &[]);
         let rows = self.reshape(mask, &[Dim::Batch(times)]);
         self.rows.insert(times, rows);
         Ok(rows)
     }
-}
-
-/// Returns a size, −1 where it is dynamic.
-fn signed(dim: Dim) -> i32 {
-    dim.fixed().map_or(-1, |size| size as i32)
 }
 
 /// Returns known elements in the element type that is written, or the number that does not fit.
@@ -388,24 +363,4 @@ fn narrowed(value: &GraphValue) -> Result<Cow<'_, [u8]>, i64> {
             narrow.into()
         }
     })
-}
-
-const fn binary(f: Binary) -> Builtin {
-    match f {
-        Binary::Add => op::ADD,
-        Binary::Sub => op::SUB,
-        Binary::Mul => op::MUL,
-        Binary::Div => op::DIV,
-        Binary::Max => op::MAXIMUM,
-        Binary::Min => op::MINIMUM,
-    }
-}
-
-const fn compare(f: Compare) -> Builtin {
-    match f {
-        Compare::Less => op::LESS,
-        Compare::LessEqual => op::LESS_EQUAL,
-        Compare::Greater => op::GREATER,
-        Compare::GreaterEqual => op::GREATER_EQUAL,
-    }
 }

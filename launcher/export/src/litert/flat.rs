@@ -1,13 +1,15 @@
 //! A LiteRT model under construction, and its bytes: the tables of tflite/schema/schema.fbs by the numbers of their fields.
 
 use super::{SIGNATURE, builtin::Builtin};
+use crate::model::signed;
 use enn_common::graph::Dim;
-use flatbuffers::{FlatBufferBuilder, ForwardsUOffset, TableFinishedWIPOffset, VOffsetT, Vector, WIPOffset};
+use flatbuffers::{
+    FlatBufferBuilder, ForwardsUOffset, TableFinishedWIPOffset, UnionWIPOffset, VOffsetT, Vector, WIPOffset,
+};
 use std::borrow::Cow;
 
 /// Identifier among the file's first bytes.
 const IDENTIFIER: &str = "TFL3";
-/// Version of the schema.
 const SCHEMA: u32 = 3;
 /// Alignment of tensors in bytes, which the schema demands: runtimes read them in place.
 const ALIGNMENT: usize = 16;
@@ -66,8 +68,9 @@ const fn slot(number: u16) -> VOffsetT {
     4 + 2 * number
 }
 
-/// A finished table.
 type FinishedTable = WIPOffset<TableFinishedWIPOffset>;
+
+type TableVector<'f> = WIPOffset<Vector<'f, ForwardsUOffset<TableFinishedWIPOffset>>>;
 
 /// The file under construction, written from its end to its beginning.
 struct File<'f>(FlatBufferBuilder<'f>);
@@ -80,10 +83,19 @@ impl<'f> File<'f> {
         self.0.end_table(start)
     }
 
-    /// Writes bytes at a multiple of [`ALIGNMENT`].
-    fn bytes(&mut self, bytes: &[u8]) -> WIPOffset<Vector<'f, u8>> {
-        self.fill_up(bytes.len());
-        self.0.create_vector(bytes)
+    /// Writes a table whose fields from 0 on lie elsewhere.
+    fn linked(&mut self, fields: &[WIPOffset<UnionWIPOffset>]) -> FinishedTable {
+        self.table(|flat| (0..).zip(fields).for_each(|(number, field)| flat.push_slot_always(slot(number), *field)))
+    }
+
+    /// Writes tables, and a vector of them.
+    fn tables<T>(
+        &mut self,
+        all: impl IntoIterator<Item = T>,
+        mut write: impl FnMut(&mut Self, T) -> FinishedTable,
+    ) -> TableVector<'f> {
+        let tables: Vec<FinishedTable> = all.into_iter().map(|one| write(self, one)).collect();
+        self.0.create_vector(&tables)
     }
 
     /// Pads so that the position `more` bytes further is a multiple of [`ALIGNMENT`].
@@ -93,16 +105,18 @@ impl<'f> File<'f> {
         }
     }
 
+    /// Writes a `Buffer` whose bytes begin at a multiple of [`ALIGNMENT`].
     fn buffer(&mut self, bytes: &[u8]) -> FinishedTable {
-        let data = self.bytes(bytes);
-        self.table(|flat| flat.push_slot_always(slot(0), data))
+        self.fill_up(bytes.len());
+        let data = self.0.create_vector(bytes);
+        self.linked(&[data.as_union_value()])
     }
 
     fn tensor(&mut self, tensor: &TensorDraft<'_>, buffer: u32) -> FinishedTable {
         let name = self.0.create_string(&tensor.name);
         let now: Vec<i32> = tensor.shape.iter().map(|dim| dim.of(1) as i32).collect();
         let shape = self.0.create_vector(&now);
-        let open: Vec<i32> = tensor.shape.iter().map(|dim| dim.fixed().map_or(-1, |size| size as i32)).collect();
+        let open: Vec<i32> = tensor.shape.iter().map(|dim| signed(*dim) as i32).collect();
         let signature = (open != now).then(|| self.0.create_vector(&open));
         self.table(|flat| {
             flat.push_slot_always(slot(0), shape);
@@ -132,7 +146,6 @@ impl<'f> File<'f> {
         })
     }
 
-    /// Writes an `OperatorCode`.
     fn code(&mut self, op: Builtin, version: i32) -> FinishedTable {
         let Builtin(number, _) = op;
         self.table(|flat| {
@@ -142,31 +155,24 @@ impl<'f> File<'f> {
         })
     }
 
-    /// Writes a `TensorMap` for each port.
-    fn ports(&mut self, ports: &[SignaturePort<'_>]) -> WIPOffset<Vector<'f, ForwardsUOffset<TableFinishedWIPOffset>>> {
-        let maps: Vec<FinishedTable> = ports
-            .iter()
-            .map(|(name, tensor)| {
-                let name = self.0.create_string(name);
-                self.table(|flat| {
-                    flat.push_slot_always(slot(0), name);
-                    flat.push_slot(slot(1), tensor.cast_unsigned(), 0);
-                })
-            })
-            .collect();
-        self.0.create_vector(&maps)
+    /// Writes a `TensorMap`, or an entry of `Metadata`: a name and a number.
+    fn named(&mut self, name: &str, number: u32) -> FinishedTable {
+        let name = self.0.create_string(name);
+        self.table(|flat| {
+            flat.push_slot_always(slot(0), name);
+            flat.push_slot(slot(1), number, 0);
+        })
     }
 
-    /// Writes the `SignatureDef`.
+    fn ports(&mut self, ports: &[SignaturePort<'_>]) -> TableVector<'f> {
+        self.tables(ports, |file, (name, tensor)| file.named(name, tensor.cast_unsigned()))
+    }
+
     fn signature(&mut self, draft: &ModelDraft<'_>) -> FinishedTable {
-        let inputs = self.ports(&draft.inputs);
-        let outputs = self.ports(&draft.outputs);
-        let key = self.0.create_string(SIGNATURE);
-        self.table(|flat| {
-            flat.push_slot_always(slot(0), inputs);
-            flat.push_slot_always(slot(1), outputs);
-            flat.push_slot_always(slot(2), key);
-        })
+        let inputs = self.ports(&draft.inputs).as_union_value();
+        let outputs = self.ports(&draft.outputs).as_union_value();
+        let key = self.0.create_string(SIGNATURE).as_union_value();
+        self.linked(&[inputs, outputs, key])
     }
 
     /// Writes the `SubGraph`; tensors without elements share buffer 0, the others use the buffers from 1 on.
@@ -189,30 +195,12 @@ impl<'f> File<'f> {
             })
             .collect();
         let of = |ports: &[SignaturePort<'_>]| ports.iter().map(|(_, tensor)| *tensor).collect::<Vec<_>>();
-        let tensors = self.0.create_vector(&tensors);
-        let operators = self.0.create_vector(&operators);
-        let ins = self.0.create_vector(&of(&draft.inputs));
-        let outs = self.0.create_vector(&of(&draft.outputs));
-        let name = self.0.create_string("main");
-        self.table(|flat| {
-            flat.push_slot_always(slot(0), tensors);
-            flat.push_slot_always(slot(1), ins);
-            flat.push_slot_always(slot(2), outs);
-            flat.push_slot_always(slot(3), operators);
-            flat.push_slot_always(slot(4), name);
-        })
-    }
-
-    /// Writes the `Metadata` entries, whose buffers follow those of the tensors.
-    fn metadata(&mut self, names: &[&str], first: u32) -> Vec<FinishedTable> {
-        let entry = |(name, buffer): (&&str, u32)| {
-            let name = self.0.create_string(name);
-            self.table(|flat| {
-                flat.push_slot_always(slot(0), name);
-                flat.push_slot(slot(1), buffer, 0);
-            })
-        };
-        names.iter().zip(first..).map(entry).collect()
+        let tensors = self.0.create_vector(&tensors).as_union_value();
+        let operators = self.0.create_vector(&operators).as_union_value();
+        let ins = self.0.create_vector(&of(&draft.inputs)).as_union_value();
+        let outs = self.0.create_vector(&of(&draft.outputs)).as_union_value();
+        let name = self.0.create_string("main").as_union_value();
+        self.linked(&[tensors, ins, outs, operators, name])
     }
 }
 
@@ -227,7 +215,6 @@ impl OptionField {
     }
 }
 
-/// Returns the bytes of the file.
 pub(super) fn bytes(draft: &ModelDraft<'_>, name: &str, metadata: &[(&str, &[u8])]) -> Vec<u8> {
     let mut codes: Vec<(Builtin, i32)> = Vec::new();
     for Operator { op, version, .. } in &draft.operators {
@@ -242,11 +229,10 @@ pub(super) fn bytes(draft: &ModelDraft<'_>, name: &str, metadata: &[(&str, &[u8]
     let buffers = file.0.create_vector(&buffers);
     let subgraph = file.subgraph(draft, &codes);
     let subgraphs = file.0.create_vector(&[subgraph]);
-    let codes: Vec<FinishedTable> = codes.into_iter().map(|code| file.code(code.0, code.1)).collect();
-    let codes = file.0.create_vector(&codes);
-    let names: Vec<&str> = metadata.iter().map(|(name, _)| *name).collect();
-    let metadata = file.metadata(&names, known.len() as u32 + 1);
-    let metadata = file.0.create_vector(&metadata);
+    let codes = file.tables(codes, |file, (op, version)| file.code(op, version));
+    // The buffers of the metadata follow those of the tensors.
+    let numbered = metadata.iter().zip(known.len() as u32 + 1..);
+    let metadata = file.tables(numbered, |file, ((name, _), buffer)| file.named(name, buffer));
     let signature = file.signature(draft);
     let signatures = file.0.create_vector(&[signature]);
     let description = file.0.create_string(name);

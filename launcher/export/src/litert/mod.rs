@@ -6,24 +6,22 @@
 //!
 //! **Invariant:** the file is whole or absent, and equal models give equal bytes.
 
-mod builtin;
+pub(crate) mod builtin;
 mod emit;
 mod flat;
 pub mod runtime;
 
-use crate::{ExportError, Model, model::on_fewer_axes};
+use crate::{ExportError, Model, model::ANY_SIZE};
 use emit::LiteRtEmitter;
 use enn_common::{
     fs::atomic,
-    graph::{DType, Graph, Node},
+    graph::{DType, Graph},
 };
 use std::path::Path;
 
 /// Limit on the axes of LiteRT's CPU kernels.
 pub(crate) const AXES_MAX: usize = 6;
-/// Name of this format in error messages.
 const TARGET: &str = "litert";
-/// Name of the only signature.
 pub const SIGNATURE: &str = "serving_default";
 /// Name of the metadata buffer that describes the model.
 pub const ABOUT: &str = "enn.json";
@@ -66,37 +64,15 @@ fn bytes(model: &Model<'_>) -> Result<Vec<u8>, ExportError> {
     let weights: usize = draft.tensors.iter().filter_map(|tensor| Some(tensor.data.as_ref()?.len())).sum();
     let most = weights + about.len() + (draft.operators.len() + draft.tensors.len()) * OPERATOR_BYTES_MAX;
     if most > BYTES_MAX {
-        return Err(ExportError::Unsupported {
-            target: TARGET,
-            op: "weights".to_owned(),
-            place: model.name.to_owned(),
-            why: format!("the file would have up to {most} bytes, and a flatbuffer holds {BYTES_MAX}"),
-            hint: "export to onnx or pt2, which hold weights of any size".to_owned(),
-        });
+        let why = format!("the file would have up to {most} bytes, and a flatbuffer holds {BYTES_MAX}");
+        return Err(ExportError::unsupported(TARGET, "weights", model.name, &why, ANY_SIZE));
     }
     Ok(flat::bytes(&draft, model.name, &[(ABOUT, &about)]))
 }
 
-/// Builds the error for an operation on more axes than the kernels take.
-fn too_many_axes(node: &Node, axes: usize) -> ExportError {
-    ExportError::Unsupported {
-        target: TARGET,
-        op: node.op.name().to_owned(),
-        place: node.place.clone(),
-        why: format!("it works on {axes} axes, and LiteRT's kernels take 6"),
-        hint: on_fewer_axes(&node.op),
-    }
-}
-
-/// Builds the error for an integer that does not fit into 32 bits.
 fn too_large(op: &str, place: &str, name: &str, found: i64) -> ExportError {
-    ExportError::Unsupported {
-        target: TARGET,
-        op: op.to_owned(),
-        place: place.to_owned(),
-        why: format!("its operand {name} holds {found}, which does not fit into 32 bits"),
-        hint: "export to onnx or tensorflow, which hold integers of 64 bits".to_owned(),
-    }
+    let why = format!("its operand {name} holds {found}, which does not fit into 32 bits");
+    ExportError::unsupported(TARGET, op, place, &why, "export to onnx or tensorflow, which hold integers of 64 bits")
 }
 
 #[cfg(test)]

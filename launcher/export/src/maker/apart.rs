@@ -103,7 +103,7 @@ impl Library {
         let lacks = format!("`enn export --prepare {format}` installs it where enn finds it");
         let task = Task { what, path: path.to_owned(), limits, lacks, other };
         let program = PathBuf::from(command.get_program());
-        Working::start(command, task, log, job).map_err(|source| ExportError::Io { path: program, source })
+        Working::start(command, task, log, job).map_err(ExportError::io(&program))
     }
 }
 

@@ -27,7 +27,6 @@ pub struct Task {
     pub other: &'static str,
 }
 
-/// Known causes of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
     Disk,
@@ -105,7 +104,7 @@ impl Task {
     pub fn refused(&self, why: String) -> ExportError {
         match self.known(&[why.as_str()]) {
             Some((why, hint)) => self.failed(why, hint),
-            None => ExportError::Refused { what: self.what, path: self.path.clone(), why },
+            None => ExportError::refused(self.what, &self.path, why),
         }
     }
 
@@ -143,7 +142,6 @@ impl Task {
         self.failed(ended + &words, hint)
     }
 
-    /// Builds the error for an exceeded time limit.
     pub(super) fn late(&self) -> ExportError {
         let why = format!("it was not done within {} s", self.limits.time.as_secs());
         self.failed(why, "try again when the machine has less to do, or export a smaller model".to_owned())

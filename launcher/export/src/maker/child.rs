@@ -23,7 +23,6 @@ const LINES_WAITING_MAX: usize = 64;
 /// Limits on the stored last lines of standard error, and on the bytes of each.
 const LAST_LINES: usize = 40;
 const LAST_LINE_BYTES_MAX: usize = 400;
-/// Limit on the bytes of a log.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 /// Longest wait for the exit of a process that has closed its output.
 const ENDING_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -37,15 +36,6 @@ pub(super) enum Errors {
     Kept(Option<File>),
     /// Lines are received like those of standard output.
     Received,
-}
-
-/// Reasons for which no line was received.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Silence {
-    /// The time limit has passed.
-    TimedOut,
-    /// The output has ended.
-    Ended,
 }
 
 #[derive(Debug)]
@@ -112,12 +102,8 @@ impl Child {
         &self.ended
     }
 
-    /// Receives the next line.
-    pub(super) fn receive(&mut self, wait_max: Duration) -> Result<String, Silence> {
-        self.lines.recv_timeout(wait_max).map_err(|error| match error {
-            RecvTimeoutError::Timeout => Silence::TimedOut,
-            RecvTimeoutError::Disconnected => Silence::Ended,
-        })
+    pub(super) fn receive(&mut self, wait_max: Duration) -> Result<String, RecvTimeoutError> {
+        self.lines.recv_timeout(wait_max)
     }
 
     /// Ends the group; returns the exit and the last lines of standard error.

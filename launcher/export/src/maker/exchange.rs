@@ -35,8 +35,7 @@ impl Exchange {
     /// Makes an exchange with a runtime that is ready. Exchanged files lie below `scratch`.
     pub(super) fn new(working: Working, version: String, ports: Ports, scratch: &Path) -> Result<Self, ExportError> {
         let dir = atomic::temporary(&scratch.join("runtime"));
-        let made = DirBuilder::new().mode(0o700).create(&dir);
-        made.map_err(|source| ExportError::Io { path: dir.clone(), source })?;
+        DirBuilder::new().mode(0o700).create(&dir).map_err(ExportError::io(&dir))?;
         Ok(Self { working, version, ports, dir })
     }
 }
@@ -58,25 +57,22 @@ impl Runner for Exchange {
         let mut bytes = Vec::new();
         let mut shapes = Vec::new();
         for name in &self.ports.inputs {
-            let input = inputs.iter().find(|input| input.name == *name);
-            let input = input.ok_or_else(|| self.working.task.refused(format!("input {name} was not given")))?;
+            let input = Tensor::named(inputs, name).map_err(|why| self.working.task.refused(why))?;
             bytes.extend(input.values.iter().flat_map(|value| value.to_le_bytes()));
             shapes.push(&input.shape);
         }
         let given = self.dir.join("inputs");
         let answered = self.dir.join("outputs");
-        std::fs::write(&given, bytes).map_err(|source| ExportError::Io { path: given.clone(), source })?;
+        std::fs::write(&given, bytes).map_err(ExportError::io(&given))?;
         self.working.send(&json!({ "inputs": given, "outputs": answered, "shapes": shapes }))?;
         let shapes = match self.working.receive()? {
             Reply::Answered(shapes) if shapes.len() == self.ports.outputs.len() => shapes,
             other => {
-                return Err(self
-                    .working
-                    .task
-                    .refused(format!("it sent {other:?}, expected {} outputs", self.ports.outputs.len())));
+                let why = format!("it sent {other:?}, expected {} outputs", self.ports.outputs.len());
+                return Err(self.working.task.refused(why));
             }
         };
-        let bytes = std::fs::read(&answered).map_err(|source| ExportError::Io { path: answered, source })?;
+        let bytes = std::fs::read(&answered).map_err(ExportError::io(&answered))?;
         split(&self.ports.outputs, shapes, &bytes)
             .ok_or_else(|| self.working.task.refused("its outputs are cut".to_owned()))
     }

@@ -25,7 +25,8 @@ mod unix;
 
 use crate::{ExportError, Ports};
 use cause::Task;
-use child::{Child, Errors, Silence};
+use child::{Child, Errors};
+use crossbeam_channel::RecvTimeoutError;
 use enn_common::{fs::atomic, secrets};
 use exchange::Exchange;
 use serde::Deserialize;
@@ -49,7 +50,6 @@ pub type Pin = (&'static str, &'static str);
 /// PyTorch, of libtorch's release.
 pub const TORCH: Pin = ("torch", "2.11.0");
 
-/// Limits of a tool.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Longest time for one job.
@@ -76,7 +76,6 @@ pub struct Made {
 }
 
 impl Made {
-    /// Makes the empty result.
     pub const fn nothing() -> Self {
         Self { versions: BTreeMap::new(), about: BTreeMap::new() }
     }
@@ -132,11 +131,7 @@ impl Tool {
         if job.get("artifact").is_some() {
             unix::bind(&mut command);
         }
-        let what = self.what;
-        let path = path.to_owned();
-        let lacks = self.lacks();
-        let other = self.other;
-        let task = Task { what, path, limits, lacks, other };
+        let task = Task { what: self.what, path: path.to_owned(), limits, lacks: self.lacks(), other: self.other };
         job["pins"] = json!(self.pins.iter().copied().collect::<BTreeMap<_, _>>());
         let unavailable = |source| self.unavailable(format!("{}: {source}", python.display()));
         Working::start(command, task, log, job).map_err(unavailable)
@@ -185,17 +180,13 @@ fn make(
     begin: impl FnOnce(Value, File) -> Result<Working, ExportError>,
 ) -> Result<Made, ExportError> {
     let scratch = atomic::temporary(path);
-    let io = |path: &Path| {
-        let path = path.to_owned();
-        move |source| ExportError::Io { path, source }
-    };
-    DirBuilder::new().mode(0o700).create(&scratch).map_err(io(&scratch))?;
+    DirBuilder::new().mode(0o700).create(&scratch).map_err(ExportError::io(&scratch))?;
     let out = scratch.join("made");
     let log = scratch.join(LOG);
     job["source"] = json!(source);
     job["out"] = json!(out);
     job["scratch"] = json!(scratch);
-    let begun = File::create(&log).map_err(io(&log)).and_then(|log| begin(job, log));
+    let begun = File::create(&log).map_err(ExportError::io(&log)).and_then(|log| begin(job, log));
     let made = begun.and_then(|mut working| match working.receive()? {
         Reply::Made(made) => {
             atomic::place(&out, path)?;
@@ -218,7 +209,6 @@ pub fn log_of(path: &Path) -> PathBuf {
 }
 
 impl Working {
-    /// Starts a process on a job.
     fn start(command: Command, task: Task, log: Option<File>, mut job: Value) -> io::Result<Self> {
         let is_logged = log.is_some();
         let child = Child::start(command, Errors::Kept(log))?;
@@ -259,17 +249,14 @@ impl Working {
                 Ok(reply) => Ok(reply),
                 Err(error) => Err(task.refused(format!("it sent {line}: {error}"))),
             },
-            Err(Silence::TimedOut) if self.is_logged => {
+            Err(RecvTimeoutError::Timeout) if self.is_logged => {
                 self.child.end();
                 Err(self.task.late())
             }
-            Err(Silence::TimedOut) => {
-                let what = task.what;
-                let path = task.path.clone();
-                let time = task.limits.time;
-                Err(ExportError::Late { what, path, time })
+            Err(RecvTimeoutError::Timeout) => {
+                Err(ExportError::Late { what: task.what, path: task.path.clone(), time: task.limits.time })
             }
-            Err(Silence::Ended) => {
+            Err(RecvTimeoutError::Disconnected) => {
                 let (status, last) = self.child.end();
                 Err(self.task.ended(status, &last, self.is_logged))
             }

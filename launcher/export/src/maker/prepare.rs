@@ -5,10 +5,11 @@
 
 use super::{
     Pin, TORCH,
-    child::{Child, Errors, Silence},
+    child::{Child, Errors},
     executorch::EXECUTORCH,
 };
 use crate::ExportError;
+use crossbeam_channel::RecvTimeoutError;
 use enn_common::{
     fs::{atomic, private},
     secrets,
@@ -33,78 +34,72 @@ const PINNED: &str = "pinned.txt";
 /// Marker file that lists an environment's packages once they are installed.
 const COMPLETE: &str = ".complete";
 
+const NUMPY: Pin = ("numpy", "2.4.6");
+
 /// Tools for which an environment is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     Aoti,
     ExecuTorch,
-    /// The library of onnxruntime.
     OnnxRuntime,
-    /// The library of LiteRT.
     LiteRt,
-    /// The libraries of TensorFlow.
     TensorFlow,
     /// TensorRT, where its packages are available.
     TensorRt,
 }
 
+struct BackendRow {
+    name: &'static str,
+    /// Packages to install; the first one's version is the environment's.
+    packages: &'static [Pin],
+    /// All installed packages with versions and SHA-256 of their files, as written by pins/renew.py.
+    pinned: &'static str,
+}
+
+const fn row(name: &'static str, packages: &'static [Pin], pinned: &'static str) -> BackendRow {
+    BackendRow { name, packages, pinned }
+}
+
 impl Backend {
-    /// Every backend.
     pub const ALL: [Self; 6] =
         [Self::Aoti, Self::ExecuTorch, Self::OnnxRuntime, Self::LiteRt, Self::TensorFlow, Self::TensorRt];
 
-    pub const fn name(self) -> &'static str {
+    const fn row(self) -> BackendRow {
         match self {
-            Self::Aoti => "aoti",
-            Self::ExecuTorch => "executorch",
-            Self::OnnxRuntime => "onnxruntime",
-            Self::LiteRt => "litert",
-            Self::TensorFlow => "tensorflow",
-            Self::TensorRt => "tensorrt",
+            Self::Aoti => row("aoti", &[TORCH, NUMPY], include_str!("pins/aoti.txt")),
+            Self::ExecuTorch => row(
+                "executorch",
+                &[EXECUTORCH, TORCH, ("torchao", "0.18.0"), NUMPY],
+                include_str!("pins/executorch.txt"),
+            ),
+            Self::OnnxRuntime => row("onnxruntime", &[("onnxruntime", "1.31.1")], include_str!("pins/onnxruntime.txt")),
+            Self::LiteRt => row("litert", &[("ai-edge-litert", "2.3.0")], include_str!("pins/litert.txt")),
+            Self::TensorFlow => row("tensorflow", &[("tensorflow", "2.21.0")], include_str!("pins/tensorflow.txt")),
+            Self::TensorRt => row("tensorrt", &[("tensorrt", "11.4.0.106")], include_str!("pins/tensorrt.txt")),
         }
     }
 
-    /// Returns the packages to install; the first one's version is the environment's.
-    const fn packages(self) -> &'static [Pin] {
-        match self {
-            Self::Aoti => &[TORCH, ("numpy", "2.4.6")],
-            Self::ExecuTorch => &[EXECUTORCH, TORCH, ("torchao", "0.18.0"), ("numpy", "2.4.6")],
-            Self::OnnxRuntime => &[("onnxruntime", "1.31.1")],
-            Self::LiteRt => &[("ai-edge-litert", "2.3.0")],
-            Self::TensorFlow => &[("tensorflow", "2.21.0")],
-            Self::TensorRt => &[("tensorrt", "11.4.0.106")],
-        }
+    pub const fn name(self) -> &'static str {
+        self.row().name
     }
 
     /// Returns whether a package directory has the first package in the pinned version.
     pub fn fits(self, packages: &Path) -> bool {
-        let (name, version) = self.packages()[0];
+        let (name, version) = self.row().packages[0];
         is_installed(packages, name, version)
     }
 
     /// Returns whether a package directory has the first package in any version.
     pub fn is_in(self, packages: &Path) -> bool {
-        is_installed(packages, self.packages()[0].0, "")
+        is_installed(packages, self.row().packages[0].0, "")
     }
 
     fn dir(self, root: &Path) -> PathBuf {
-        root.join(format!("{}-{}", self.name(), self.packages()[0].1))
+        root.join(format!("{}-{}", self.name(), self.row().packages[0].1))
     }
 
     fn requirements(self) -> Vec<String> {
-        self.packages().iter().map(|(name, version)| format!("{name}=={version}")).collect()
-    }
-
-    /// Returns all installed packages with versions and SHA-256 of their files, as written by pins/renew.py.
-    const fn pinned(self) -> &'static str {
-        match self {
-            Self::Aoti => include_str!("pins/aoti.txt"),
-            Self::ExecuTorch => include_str!("pins/executorch.txt"),
-            Self::OnnxRuntime => include_str!("pins/onnxruntime.txt"),
-            Self::LiteRt => include_str!("pins/litert.txt"),
-            Self::TensorFlow => include_str!("pins/tensorflow.txt"),
-            Self::TensorRt => include_str!("pins/tensorrt.txt"),
-        }
+        self.row().packages.iter().map(|(name, version)| format!("{name}=={version}")).collect()
     }
 
     /// Returns whether its packages are installed without running their code. TensorRT's are archives whose code fetches the rest.
@@ -153,23 +148,20 @@ pub fn prepare(
     if let Some(python) = prepared(backend, root) {
         return Ok(python);
     }
-    let io = |path: &Path| {
-        let path = path.to_owned();
-        move |source| ExportError::Io { path, source }
-    };
-    DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(io(root))?;
-    let real = root.canonicalize().map_err(io(root))?;
+    DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(ExportError::io(root))?;
+    let real = root.canonicalize().map_err(ExportError::io(root))?;
     private::check(&real).map_err(|error| ExportError::Io { path: error.path, source: error.source })?;
     let lock = root.join(format!(".{}.lock", backend.name()));
-    let file = File::create(&lock).map_err(io(&lock))?;
+    let file = File::create(&lock).map_err(ExportError::io(&lock))?;
     // Another process may be making it; then it exists when the lock is released.
-    let _lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| io(&lock)(error.into()))?;
+    let _lock =
+        Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| ExportError::io(&lock)(error.into()))?;
     if let Some(python) = prepared(backend, root) {
         return Ok(python);
     }
     let dir = backend.dir(root);
     match fs::remove_dir_all(&dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(&dir)(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(ExportError::io(&dir)(error)),
         _ => {}
     }
     let installed = install(backend, &dir, installers, progress);
@@ -196,7 +188,7 @@ fn install(
         let mut command = secrets::command(program);
         command.args(arguments);
         if arguments.contains(&OsStr::new("install")) {
-            atomic::write(&pinned, backend.pinned().as_bytes())?;
+            atomic::write(&pinned, backend.row().pinned.as_bytes())?;
             command.args(["--require-hashes", "--requirement"]).arg(&pinned);
             command.args(if backend.is_of_wheels() { &["--only-binary", ":all:"][..] } else { &[] });
         }
@@ -233,10 +225,10 @@ fn run(command: Command, progress: &mut dyn FnMut(&str)) -> Result<(), String> {
                 progress(&line);
                 output.push(line);
             }
-            Err(Silence::TimedOut) => {
+            Err(RecvTimeoutError::Timeout) => {
                 return Err(format!("{name} has printed nothing for {} s", SILENCE_MAX.as_secs()));
             }
-            Err(Silence::Ended) => break,
+            Err(RecvTimeoutError::Disconnected) => break,
         }
     }
     let status = child.wait().map_err(|error| format!("{name}: {error}"))?;
@@ -250,7 +242,7 @@ mod tests {
 
     /// Lines that the installer joins, without what is said of them.
     fn pinned(backend: Backend) -> Vec<String> {
-        let lines = backend.pinned().lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>();
+        let lines = backend.row().pinned.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>();
         lines.join("\n").replace("\\\n", "").lines().map(str::to_owned).collect()
     }
 
@@ -265,7 +257,7 @@ mod tests {
                     "{required} is not in pins/{}.txt: run `make pins`",
                     backend.name()
                 );
-                assert!(backend.pinned().lines().next().unwrap().contains(&required), "{required}");
+                assert!(backend.row().pinned.lines().next().unwrap().contains(&required), "{required}");
             }
             for line in &pinned {
                 let (requirement, digests) =

@@ -1,18 +1,18 @@
 //! A file while its nodes are assembled: names, tensors, and sizes that follow the batch.
 
-use super::{
-    cut::cuts,
-    tensor::{Initializer, code},
+use super::{cut::cuts, tensor::Initializer};
+use crate::{
+    ExportError,
+    model::{halves, reserve},
+    proto::Message,
+    spelling::numbers,
 };
-use crate::{ExportError, proto::Message};
 use enn_common::graph::{DType, Dim, Graph, Id, Node, Op, infer::GraphError};
-use half::{bf16, f16};
 use std::{
     borrow::Cow,
     collections::{BTreeMap, HashMap, HashSet},
 };
 
-/// An attribute of a node.
 #[derive(Debug)]
 pub(super) enum NodeAttribute {
     Int(&'static str, i64),
@@ -22,20 +22,18 @@ pub(super) enum NodeAttribute {
     Type(&'static str, DType),
 }
 
-/// Nodes and tensors so far.
 #[derive(Debug)]
 pub(super) struct OnnxDraft<'a> {
     pub graph: &'a Graph,
     pub nodes: Vec<Message>,
     pub tensors: Vec<Initializer<'a>>,
-    /// Names in use.
     names: HashSet<String>,
     /// Known tensors of the graph that are in the file.
     there: HashSet<Id>,
     /// Matrices that are stored, or computed, transposed.
     transposes: HashMap<Id, String>,
     /// Known matrices that are stored transposed only.
-    only_transposed: HashSet<Id>,
+    pub only_transposed: HashSet<Id>,
     /// Products that are written as their slices.
     cuts: HashMap<Id, &'a Node>,
     /// Row ranges of known tensors by first row, number of rows, and whether they are transposed.
@@ -78,7 +76,6 @@ impl<'a> OnnxDraft<'a> {
         })
     }
 
-    /// Begins the graph's node `at`.
     pub(super) fn begin(&mut self, at: usize, node: &Node) {
         let place = &node.place;
         let op = node.op.name();
@@ -104,14 +101,14 @@ impl<'a> OnnxDraft<'a> {
         if let Some(data) = &value.data
             && self.there.insert(id)
         {
-            self.tensors.push(Initializer {
-                name: value.name.clone(),
-                dtype: value.dtype,
-                shape: value.shape.iter().map(|dim| dim.of(1)).collect(),
-                bytes: Cow::Borrowed(&data.bytes),
-            });
+            let shape = value.shape.iter().map(|dim| dim.of(1)).collect();
+            self.store(&value.name, value.dtype, shape, Cow::Borrowed(&data.bytes));
         }
         value.name.clone()
+    }
+
+    fn store(&mut self, name: &str, dtype: DType, shape: Vec<u64>, bytes: Cow<'a, [u8]>) {
+        self.tensors.push(Initializer { name: name.to_owned(), dtype, shape, bytes });
     }
 
     /// Returns the name of a transposed matrix: stored so where nothing else needs the original, otherwise transposed by a node.
@@ -124,12 +121,8 @@ impl<'a> OnnxDraft<'a> {
         match &value.data {
             Some(data) if self.only_transposed.contains(&id) => {
                 let [rows, columns] = [0, 1].map(|axis| value.shape[axis].of(1));
-                self.tensors.push(Initializer {
-                    name: name.clone(),
-                    dtype: value.dtype,
-                    shape: vec![columns, rows],
-                    bytes: Cow::Owned(transposed(&data.bytes, rows as usize, columns as usize, value.dtype.bytes())),
-                });
+                let bytes = transposed(&data.bytes, rows as usize, columns as usize, value.dtype.bytes());
+                self.store(&name, value.dtype, vec![columns, rows], Cow::Owned(bytes));
             }
             _ => {
                 let matrix = self.operand(id);
@@ -138,11 +131,6 @@ impl<'a> OnnxDraft<'a> {
         }
         self.transposes.insert(id, name.clone());
         name
-    }
-
-    /// Returns whether a matrix is in the file transposed only.
-    pub(super) fn is_only_transposed(&self, id: Id) -> bool {
-        self.only_transposed.contains(&id)
     }
 
     /// Returns the product that is written as its slices, by its result.
@@ -171,7 +159,7 @@ impl<'a> OnnxDraft<'a> {
                 (vec![width, len], Cow::Owned(bytes))
             }
         };
-        self.tensors.push(Initializer { name: name.clone(), dtype: value.dtype, shape, bytes });
+        self.store(&name, value.dtype, shape, bytes);
         self.parts.insert(key, name.clone());
         name
     }
@@ -179,14 +167,12 @@ impl<'a> OnnxDraft<'a> {
     /// Adds a number as a tensor without axes.
     pub(super) fn number(&mut self, dtype: DType, value: f32) -> String {
         let bytes = match dtype {
-            DType::F16 => f16::from_f32(value).to_le_bytes().to_vec(),
-            DType::Bf16 => bf16::from_f32(value).to_le_bytes().to_vec(),
+            DType::F16 | DType::Bf16 => halves(&[value], dtype),
             _ => value.to_le_bytes().to_vec(),
         };
         self.constant(dtype, Vec::new(), bytes)
     }
 
-    /// Adds a vector of integers.
     pub(super) fn integers(&mut self, values: &[i64]) -> String {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.constant(DType::I64, vec![values.len() as u64], bytes)
@@ -199,7 +185,7 @@ impl<'a> OnnxDraft<'a> {
         }
         let name = self.free(format!("constant_{}", self.constants.len()));
         let (_, shape, bytes) = key.clone();
-        self.tensors.push(Initializer { name: name.clone(), dtype, shape, bytes: Cow::Owned(bytes) });
+        self.store(&name, dtype, shape, Cow::Owned(bytes));
         self.constants.insert(key, name.clone());
         name
     }
@@ -271,29 +257,19 @@ impl<'a> OnnxDraft<'a> {
 
     /// Reserves `name`, with a number appended if it is taken.
     fn free(&mut self, name: String) -> String {
-        let numbered = (2..).map(|n| format!("{name}_{n}"));
-        let mut names = std::iter::once(name.clone()).chain(numbered);
-        let free = names.find(|name| !self.names.contains(name)).unwrap_or(name);
-        self.names.insert(free.clone());
-        free
+        reserve(&mut self.names, name, 2)
     }
 }
 
 impl NodeAttribute {
     fn message(&self) -> Message {
-        let (name, kind) = match self {
-            Self::Float(name, _) => (name, 1),
-            Self::Int(name, _) | Self::Type(name, _) => (name, 2),
-            Self::Ints(name, _) => (name, 7),
-        };
-        let named = Message::new().text(1, name);
-        let valued = match self {
-            Self::Float(_, value) => named.float(2, *value),
-            Self::Int(_, value) => named.int(3, *value),
-            Self::Type(_, dtype) => named.uint(3, code(*dtype)),
-            Self::Ints(_, values) => named.ints(8, values),
-        };
-        valued.uint(20, kind)
+        let named = |name: &str| Message::new().text(1, name);
+        match self {
+            Self::Float(name, value) => named(name).float(2, *value).uint(20, 1),
+            Self::Int(name, value) => named(name).int(3, *value).uint(20, 2),
+            Self::Type(name, dtype) => named(name).uint(3, numbers(*dtype).onnx).uint(20, 2),
+            Self::Ints(name, values) => named(name).ints(8, values).uint(20, 7),
+        }
     }
 }
 

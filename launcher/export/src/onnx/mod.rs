@@ -22,9 +22,7 @@ use draft::OnnxDraft;
 pub use file::data_files;
 use std::path::{Path, PathBuf};
 
-/// Version of the file format.
 pub const IR_VERSION: u64 = 8;
-/// Version of the operator set.
 pub const OPSET: u64 = 18;
 /// Limit on the bytes of a file that holds its tensors itself: protocol buffers end at 2 GiB.
 pub const FILE_BYTES_MAX: u64 = 2_000_000_000;

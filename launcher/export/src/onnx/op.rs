@@ -1,48 +1,12 @@
 //! Emission of every graph operation in ONNX operators.
 
 use super::draft::{NodeAttribute, OnnxDraft};
-use crate::ExportError;
-use enn_common::graph::{Binary, Compare, Dim, Fold, Node, Op, Unary};
+use crate::{
+    ExportError, model,
+    spelling::{binary, compare, reduction, unary},
+};
+use enn_common::graph::{Dim, Fold, Node, Op, Unary};
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
-
-/// Returns the operator with the same operands in the same order and no attributes; `None` for other operations.
-const fn plain(op: &Op) -> Option<&'static str> {
-    Some(match op {
-        Op::Unary(Unary::Neg) => "Neg",
-        Op::Unary(Unary::Exp) => "Exp",
-        Op::Unary(Unary::Log) => "Log",
-        Op::Unary(Unary::Sqrt) => "Sqrt",
-        Op::Unary(Unary::Abs) => "Abs",
-        Op::Unary(Unary::Sigmoid) => "Sigmoid",
-        Op::Unary(Unary::Tanh) => "Tanh",
-        Op::Binary(Binary::Add) => "Add",
-        Op::Binary(Binary::Sub) => "Sub",
-        Op::Binary(Binary::Mul) => "Mul",
-        Op::Binary(Binary::Div) => "Div",
-        Op::Binary(Binary::Max) => "Max",
-        Op::Binary(Binary::Min) => "Min",
-        Op::Compare(Compare::Less) => "Less",
-        Op::Compare(Compare::LessEqual) => "LessOrEqual",
-        Op::Compare(Compare::Greater) => "Greater",
-        Op::Compare(Compare::GreaterEqual) => "GreaterOrEqual",
-        Op::And => "And",
-        Op::Not => "Not",
-        Op::Where => "Where",
-        Op::MatMul => "MatMul",
-        Op::Unary(Unary::Gelu | Unary::GeluTanh)
-        | Op::Cast { .. }
-        | Op::Linear
-        | Op::LayerNorm { .. }
-        | Op::Softmax
-        | Op::Reduce { .. }
-        | Op::Reshape { .. }
-        | Op::Permute { .. }
-        | Op::Expand { .. }
-        | Op::Slice { .. }
-        | Op::Concat { .. }
-        | Op::Gather { .. } => return None,
-    })
-}
 
 /// Writes a node of the graph as one or several of ONNX.
 pub(super) fn emit(draft: &mut OnnxDraft<'_>, node: &Node) -> Result<(), ExportError> {
@@ -60,13 +24,16 @@ pub(super) fn emit(draft: &mut OnnxDraft<'_>, node: &Node) -> Result<(), ExportE
     }
     let ins: Vec<String> = node.ins.iter().map(|id| draft.operand(*id)).collect();
     let ins: Vec<&str> = ins.iter().map(String::as_str).collect();
-    if let Some(op) = plain(&node.op) {
-        draft.last(op, &ins, &[]);
-        return Ok(());
-    }
     match &node.op {
         Op::Unary(Unary::GeluTanh) => gelu_tanh(draft, node, ins[0]),
         Op::Unary(Unary::Gelu) => gelu(draft, node, ins[0]),
+        Op::Unary(f) => draft.last(unary(*f).onnx, &ins, &[]),
+        Op::Binary(f) => draft.last(binary(*f).onnx, &ins, &[]),
+        Op::Compare(f) => draft.last(compare(*f).onnx, &ins, &[]),
+        Op::And => draft.last("And", &ins, &[]),
+        Op::Not => draft.last("Not", &ins, &[]),
+        Op::Where => draft.last("Where", &ins, &[]),
+        Op::MatMul => draft.last("MatMul", &ins, &[]),
         Op::Cast { to } => draft.last("Cast", &ins, &[NodeAttribute::Type("to", *to)]),
         Op::LayerNorm { eps } => {
             draft.last("LayerNormalization", &ins, &[axis(-1), NodeAttribute::Float("epsilon", *eps as f32)]);
@@ -83,9 +50,7 @@ pub(super) fn emit(draft: &mut OnnxDraft<'_>, node: &Node) -> Result<(), ExportE
         }
         Op::Concat { axis: at } => draft.last("Concat", &ins, &[axis(*at as i64)]),
         Op::Gather { axis: at } => draft.last("Gather", &ins, &[axis(*at as i64)]),
-        Op::Linear | Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::And | Op::Not | Op::Where | Op::MatMul => {
-            unreachable!("written above: plain ones, and those of a matrix")
-        }
+        Op::Linear => unreachable!("written above"),
     }
     Ok(())
 }
@@ -99,13 +64,8 @@ fn signed(values: &[usize]) -> Vec<i64> {
 }
 
 fn unsupported(node: &Node, why: &str, hint: &str) -> ExportError {
-    ExportError::Unsupported {
-        target: "onnx",
-        op: node.op.name().to_owned(),
-        place: if node.place.is_empty() { "the graph".to_owned() } else { node.place.clone() },
-        why: why.to_owned(),
-        hint: hint.to_owned(),
-    }
+    let place = if node.place.is_empty() { "the graph" } else { &node.place };
+    ExportError::unsupported("onnx", node.op.name(), place, why, hint)
 }
 
 /// Writes a linear layer: with two axes as `Gemm`, which takes the weight either way round; otherwise as a product with the transposed
@@ -114,13 +74,10 @@ fn linear(draft: &mut OnnxDraft<'_>, node: &Node) {
     let x = draft.operand(node.ins[0]);
     let weight = node.ins[1];
     let is_matrix = draft.graph.value(node.ins[0]).shape.len() == 2;
-    let as_it_is = is_matrix && !draft.is_only_transposed(weight);
+    let as_it_is = is_matrix && !draft.only_transposed.contains(&weight);
     let weight = if as_it_is { draft.operand(weight) } else { draft.transposed_operand(weight) };
     let bias = node.ins.get(2).map(|bias| draft.operand(*bias));
-    match is_matrix {
-        true => gemm(draft, &x, &weight, bias.as_deref(), as_it_is),
-        false => product(draft, &x, &weight, bias.as_deref()),
-    }
+    product(draft, &x, &weight, bias.as_deref(), is_matrix.then_some(as_it_is));
 }
 
 /// Writes some columns of a [`linear`] layer: a product with these rows of its weight.
@@ -129,24 +86,19 @@ fn part(draft: &mut OnnxDraft<'_>, node: &Node, start: u64, len: u64) {
     let is_matrix = draft.graph.value(node.ins[0]).shape.len() == 2;
     let weight = draft.rows_of(node.ins[1], start, len, !is_matrix);
     let bias = node.ins.get(2).map(|bias| draft.rows_of(*bias, start, len, false));
-    match is_matrix {
-        true => gemm(draft, &x, &weight, bias.as_deref(), true),
-        false => product(draft, &x, &weight, bias.as_deref()),
-    }
+    product(draft, &x, &weight, bias.as_deref(), is_matrix.then_some(true));
 }
 
-fn gemm(draft: &mut OnnxDraft<'_>, x: &str, weight: &str, bias: Option<&str>, is_transposed: bool) {
-    let ins: Vec<&str> = [x, weight].into_iter().chain(bias).collect();
-    draft.last("Gemm", &ins, &[NodeAttribute::Int("transB", is_transposed.into())]);
-}
-
-fn product(draft: &mut OnnxDraft<'_>, x: &str, weight: &str, bias: Option<&str>) {
-    match bias {
-        None => draft.last("MatMul", &[x, weight], &[]),
-        Some(bias) => {
-            let product = draft.part("MatMul", &[x, weight]);
-            draft.last("Add", &[&product, bias], &[]);
-        }
+/// Writes a product and a sum; as `Gemm` where `transposed` is given, which says whether the weight lies transposed.
+fn product(draft: &mut OnnxDraft<'_>, x: &str, weight: &str, bias: Option<&str>, transposed: Option<bool>) {
+    if let Some(transposed) = transposed {
+        let ins: Vec<&str> = [x, weight].into_iter().chain(bias).collect();
+        draft.last("Gemm", &ins, &[NodeAttribute::Int("transB", transposed.into())]);
+    } else if let Some(bias) = bias {
+        let product = draft.part("MatMul", &[x, weight]);
+        draft.last("Add", &[&product, bias], &[]);
+    } else {
+        draft.last("MatMul", &[x, weight], &[]);
     }
 }
 
@@ -183,17 +135,12 @@ fn reduce(draft: &mut OnnxDraft<'_>, x: &str, fold: Fold, axes: &[usize], keep: 
         draft.last("Identity", &[x], &[]);
         return;
     }
-    let op = match fold {
-        Fold::Sum => "ReduceSum",
-        Fold::Mean => "ReduceMean",
-        Fold::Max => "ReduceMax",
-    };
     let axes = draft.integers(&signed(axes));
-    draft.last(op, &[x, &axes], &[NodeAttribute::Int("keepdims", keep.into())]);
+    draft.last(reduction(fold).onnx, &[x, &axes], &[NodeAttribute::Int("keepdims", keep.into())]);
 }
 
 fn reshape(draft: &mut OnnxDraft<'_>, node: &Node, x: &str, to: &[Dim]) -> Result<(), ExportError> {
-    let sizes: Vec<i64> = to.iter().map(|dim| dim.fixed().map_or(-1, u64::cast_signed)).collect();
+    let sizes: Vec<i64> = to.iter().map(|dim| model::signed(*dim)).collect();
     let empty = sizes.contains(&0);
     if empty && sizes.contains(&-1) {
         return Err(unsupported(node, "the result has no elements", "leave out what is empty"));

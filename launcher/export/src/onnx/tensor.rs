@@ -1,6 +1,6 @@
 //! Tensors and types of an ONNX file (`TensorProto`, `ValueInfoProto`).
 
-use crate::proto::Message;
+use crate::{proto::Message, spelling::numbers};
 use enn_common::graph::{DType, Dim};
 use std::borrow::Cow;
 
@@ -20,22 +20,11 @@ pub(super) struct Outside<'a> {
     pub offset: u64,
 }
 
-/// Returns the number of an element type.
-pub(super) const fn code(dtype: DType) -> u64 {
-    match dtype {
-        DType::F32 => 1,
-        DType::I64 => 7,
-        DType::Bool => 9,
-        DType::F16 => 10,
-        DType::Bf16 => 16,
-    }
-}
-
 impl Initializer<'_> {
     /// Builds the tensor's message without the elements, which follow unless they are outside.
     pub(super) fn head(&self, outside: Option<Outside<'_>>) -> Message {
         let shape: Vec<i64> = self.shape.iter().map(|size| size.cast_signed()).collect();
-        let head = Message::new().ints(1, &shape).uint(2, code(self.dtype)).text(8, &self.name);
+        let head = Message::new().ints(1, &shape).uint(2, numbers(self.dtype).onnx).text(8, &self.name);
         let Some(Outside { file, offset }) = outside else { return head.opening(9, self.bytes.len() as u64) };
         let length = self.bytes.len().to_string();
         let entries = [("location", file), ("offset", &offset.to_string()), ("length", &length)];
@@ -56,6 +45,6 @@ pub(super) fn typed(name: &str, dtype: DType, shape: &[Dim], names_batch: bool) 
         Dim::Batch(_) => Message::new(),
     });
     let sizes = Message::new().messages(1, sizes);
-    let tensor = Message::new().uint(1, code(dtype)).message(2, &sizes);
+    let tensor = Message::new().uint(1, numbers(dtype).onnx).message(2, &sizes);
     Message::new().text(1, name).message(2, &Message::new().message(1, &tensor))
 }

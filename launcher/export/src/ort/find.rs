@@ -1,15 +1,14 @@
 //! The search for onnxruntime's library: among the files of a Python that has the package, or of an unpacked release.
 
 use super::library::NAME;
-use crate::{
-    ExportError,
-    foreign::{install_hint, searched_places},
-};
+use crate::{ExportError, foreign::Wheel};
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
+const WHEEL: Wheel =
+    Wheel { what: NAME, format: "onnx", package: "onnxruntime", dir: "onnxruntime/capi", file: "libonnxruntime.so" };
 /// Directories below a candidate; `*` stands for any suffix.
 const BELOW: [&str; 5] = ["", "lib", "capi", "onnxruntime/capi", "lib/python3*/site-packages/onnxruntime/capi"];
 
@@ -19,17 +18,7 @@ const BELOW: [&str; 5] = ["", "lib", "capi", "onnxruntime/capi", "lib/python3*/s
 /// # Errors
 /// The library was not found; the error lists the places.
 pub fn library(candidates: &[PathBuf]) -> Result<PathBuf, ExportError> {
-    let found = candidates.iter().find_map(|candidate| {
-        if candidate.is_file() {
-            Some(candidate.clone())
-        } else {
-            BELOW.iter().find_map(|below| newest(candidate, below))
-        }
-    });
-    found.ok_or_else(|| {
-        let why = format!("libonnxruntime.so was not found: {}", searched_places(candidates));
-        ExportError::Unavailable { what: NAME, why, hint: install_hint("onnx", "onnxruntime", "libonnxruntime.so") }
-    })
+    WHEEL.first(candidates, |candidate| BELOW.iter().find_map(|below| newest(candidate, below)))
 }
 
 fn newest(dir: &Path, below: &str) -> Option<PathBuf> {

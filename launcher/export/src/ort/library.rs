@@ -14,7 +14,6 @@ pub(super) const NAME: &str = "onnxruntime";
 /// Oldest minor release of major version 1 that crate `ort` supports.
 const MINOR_MIN: u32 = 22;
 
-/// The loaded library.
 #[derive(Debug, Clone)]
 pub(super) struct Loaded {
     library: PathBuf,
@@ -24,7 +23,6 @@ pub(super) struct Loaded {
 
 static LOADED: Mutex<Option<Loaded>> = Mutex::new(None);
 
-/// Loads the library, or returns the loaded one.
 pub(super) fn load(library: &Path) -> Result<Loaded, ExportError> {
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     match &*loaded {

@@ -21,7 +21,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Settings of onnxruntime.
 #[derive(Debug, Clone, Copy)]
 pub struct Runtime<'a> {
     /// Path of `libonnxruntime.so`; [`find::library`] finds it.
@@ -46,7 +45,7 @@ impl OrtRunner {
     pub fn load(path: &Path, runtime: Runtime<'_>) -> Result<Self, ExportError> {
         let loaded = library::load(runtime.library)?;
         let session = guarded(|| session(&loaded, runtime.threads, Ok)?.commit_from_file(path).map_err(single_line));
-        let session = session.map_err(|why| refused(path, why))?;
+        let session = session.map_err(|why| ExportError::refused(NAME, path, why))?;
         Ok(Self { loaded, session, path: path.to_owned() })
     }
 }
@@ -58,7 +57,7 @@ impl Runner for OrtRunner {
 
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
         let session = &mut self.session;
-        guarded(|| answer(session, inputs)).map_err(|why| refused(&self.path, why))
+        guarded(|| answer(session, inputs)).map_err(|why| ExportError::refused(NAME, &self.path, why))
     }
 }
 
@@ -94,7 +93,7 @@ pub fn convert(onnx: &Path, out: &Path, library: &Path) -> Result<Made, ExportEr
     let done = guarded(|| session(&loaded, 1, to_ort)?.commit_from_file(onnx).map_err(single_line));
     if let Err(why) = done {
         let _absent = fs::remove_file(&temporary);
-        return Err(refused(onnx, why));
+        return Err(ExportError::refused(NAME, onnx, why));
     }
     atomic::place(&temporary, out)?;
     Ok(Made { versions: BTreeMap::from([(NAME.to_owned(), loaded.version)]), ..Made::nothing() })
@@ -109,11 +108,6 @@ fn session(
     more(builder.with_intra_threads(threads).map_err(single_line)?)
 }
 
-/// Formats an error on one line.
 fn single_line(error: impl Display) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-fn refused(path: &Path, why: String) -> ExportError {
-    ExportError::Refused { what: NAME, path: path.to_owned(), why }
 }

@@ -1,64 +1,58 @@
 //! Constant folding: nodes with known operands become known tensors, computed in f64 from operand to operand and rounded once.
 
 use enn_common::graph::{
-    DType, Graph, GraphValue, Id, Known,
+    DType, Data, Dim, Graph, GraphValue, Id, Known, Node,
     eval::{Array, apply, known},
-    infer::GraphError,
 };
 use std::collections::HashMap;
 
-/// Limit on the elements of a folded tensor.
 const ELEMENTS_MAX: usize = 1 << 24;
 /// Number of elements that may always be folded, and the largest growth over the operands beyond that: a value that is
 /// large by repetition stays a repetition.
 const ELEMENTS_FREE: usize = 1 << 14;
 const GROWTH_MAX: usize = 4;
 
-/// Returns the graph with its known values computed.
-pub(super) fn folded(graph: &Graph) -> Result<Graph, GraphError> {
-    let mut arrays: HashMap<Id, Array> = HashMap::new();
-    let mut out = Graph::new();
-    let mut places: HashMap<Id, Id> = HashMap::new();
-    for id in graph.inputs() {
-        let value = graph.value(*id);
-        places.insert(*id, out.input(&value.name, value.dtype, value.shape.clone()));
-    }
-    for (id, value) in graph.values() {
-        if let Some(data) = &value.data {
-            let shape: Vec<u64> = value.shape.iter().map(|dim| dim.of(1)).collect();
-            places.insert(id, out.known(&value.name, value.dtype, &shape, data.known, data.bytes.clone())?);
+/// A graph with the results of its nodes that are known.
+pub(super) struct Folded<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) known: HashMap<Id, GraphValue>,
+}
+
+impl<'a> Folded<'a> {
+    pub(super) fn of(graph: &'a Graph) -> Self {
+        let mut arrays: HashMap<Id, Array> = HashMap::new();
+        let mut folded = Self { graph, known: HashMap::new() };
+        for node in graph.nodes() {
+            let value = graph.value(node.out);
+            let given = |id: &Id| arrays.get(id).cloned().or_else(|| known(graph.value(*id)));
+            // Weights that are stored in half precision stay so.
+            let single = node.ins.iter().all(|id| !graph.value(*id).dtype.is_half());
+            let ins = if single && is_small(value, 0) {
+                node.ins.iter().map(given).collect::<Option<Vec<Array>>>()
+            } else {
+                None
+            };
+            let elements = |ins: &Vec<Array>| ins.iter().map(|array| array.values.len()).sum();
+            let Some(ins) = ins.filter(|ins| is_small(value, elements(ins))) else { continue };
+            let kinds: Vec<DType> = node.ins.iter().map(|id| graph.value(*id).dtype).collect();
+            let array = apply(&node.op, &ins.iter().collect::<Vec<_>>(), &kinds, value, 1);
+            let shape = array.shape.iter().map(|size| Dim::Fixed(*size as u64)).collect();
+            let data = Data { known: Known::Constant, bytes: bytes(&array, value.dtype).into() };
+            let result = GraphValue { name: value.name.clone(), dtype: value.dtype, shape, data: Some(data) };
+            folded.known.insert(node.out, result);
+            arrays.insert(node.out, array);
         }
+        folded
     }
-    for node in graph.nodes() {
-        let value = graph.value(node.out);
-        let given = |id: &Id| arrays.get(id).cloned().or_else(|| known(graph.value(*id)));
-        // Weights that are stored in half precision stay so.
-        let single = node.ins.iter().all(|id| !graph.value(*id).dtype.is_half());
-        let ins = if single && is_small(value, 0) {
-            node.ins.iter().map(given).collect::<Option<Vec<Array>>>()
-        } else {
-            None
-        };
-        let elements = |ins: &Vec<Array>| ins.iter().map(|array| array.values.len()).sum();
-        let made = match ins.filter(|ins| is_small(value, elements(ins))) {
-            Some(ins) => {
-                let kinds: Vec<DType> = node.ins.iter().map(|id| graph.value(*id).dtype).collect();
-                let array = apply(&node.op, &ins.iter().collect::<Vec<_>>(), &kinds, value, 1);
-                let shape: Vec<u64> = array.shape.iter().map(|size| *size as u64).collect();
-                let bytes = bytes(&array, value.dtype);
-                arrays.insert(node.out, array);
-                out.known(&value.name, value.dtype, &shape, Known::Constant, bytes)?
-            }
-            None => {
-                out.node(node.op.clone(), &node.ins.iter().map(|id| places[id]).collect::<Vec<_>>(), &node.place)?
-            }
-        };
-        places.insert(node.out, made);
+
+    pub(super) fn value(&self, id: Id) -> &GraphValue {
+        self.known.get(&id).unwrap_or_else(|| self.graph.value(id))
     }
-    for id in graph.outputs() {
-        out.output(places[id], &graph.value(*id).name);
+
+    /// Returns the nodes whose results are not known.
+    pub(super) fn nodes(&self) -> impl DoubleEndedIterator<Item = &'a Node> {
+        self.graph.nodes().iter().filter(|node| !self.known.contains_key(&node.out))
     }
-    Ok(out)
 }
 
 /// Returns whether a result may be stored whole, given the number of elements of its operands.

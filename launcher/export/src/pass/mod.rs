@@ -9,7 +9,8 @@ mod precision;
 
 pub use axes::within;
 use enn_common::graph::{DType, Data, Dim, Graph, GraphValue, Id, Known, Node, Op, infer::GraphError};
-pub use precision::{ReduceError, reduced};
+use fold::Folded;
+pub use precision::reduced;
 use std::collections::{HashMap, HashSet};
 
 /// Applies all passes.
@@ -17,10 +18,10 @@ use std::collections::{HashMap, HashSet};
 /// # Errors
 /// Never, for a graph that was checked where it was built.
 pub fn prepared(graph: &Graph) -> Result<Graph, GraphError> {
-    let folded = fold::folded(graph)?;
+    let folded = Folded::of(graph);
     let live = read(&folded);
-    let mut out = Copy::of(&folded);
-    for node in folded.nodes().iter().filter(|node| live.contains(&node.out)) {
+    let mut out = Copy::of(graph);
+    for node in folded.nodes().filter(|node| live.contains(&node.out)) {
         if moves_nothing(&folded, node) {
             let same = out.place(&folded, node.ins[0])?;
             out.places.insert(node.out, same);
@@ -34,9 +35,9 @@ pub fn prepared(graph: &Graph) -> Result<Graph, GraphError> {
 }
 
 /// Returns the values that an output depends on.
-fn read(graph: &Graph) -> HashSet<Id> {
-    let mut live: HashSet<Id> = graph.outputs().iter().copied().collect();
-    for node in graph.nodes().iter().rev() {
+fn read(folded: &Folded<'_>) -> HashSet<Id> {
+    let mut live: HashSet<Id> = folded.graph.outputs().iter().copied().collect();
+    for node in folded.nodes().rev() {
         if live.contains(&node.out) {
             live.extend(&node.ins);
         }
@@ -45,16 +46,17 @@ fn read(graph: &Graph) -> HashSet<Id> {
 }
 
 /// Returns whether a node returns its operand unchanged. An output has a name of its own, and so needs a node.
-fn moves_nothing(graph: &Graph, node: &Node) -> bool {
+fn moves_nothing(folded: &Folded<'_>, node: &Node) -> bool {
     let is_all =
         |index: &GraphValue| index.data.is_some() && index.integers().into_iter().eq(0..index.integers().len() as i64);
     let stays = match &node.op {
         Op::Reshape { .. } | Op::Expand { .. } | Op::Slice { .. } => true,
         Op::Permute { axes } => axes.is_sorted(),
-        Op::Gather { .. } => is_all(graph.value(node.ins[1])),
+        Op::Gather { .. } => is_all(folded.value(node.ins[1])),
         _ => false,
     };
-    stays && graph.value(node.out).shape == graph.value(node.ins[0]).shape && !graph.outputs().contains(&node.out)
+    let is_output = folded.graph.outputs().contains(&node.out);
+    stays && folded.value(node.out).shape == folded.value(node.ins[0]).shape && !is_output
 }
 
 /// A graph that is made of another's parts: inputs first, known tensors at their first reader.
@@ -80,7 +82,7 @@ impl Copy {
     }
 
     /// Returns the id in this graph of a value of the other one.
-    fn place(&mut self, other: &Graph, id: Id) -> Result<Id, GraphError> {
+    fn place(&mut self, other: &Folded<'_>, id: Id) -> Result<Id, GraphError> {
         if let Some(place) = self.places.get(&id) {
             return Ok(*place);
         }
@@ -117,8 +119,8 @@ impl Copy {
         Ok(made)
     }
 
-    fn finished(mut self, other: &Graph) -> Result<Graph, GraphError> {
-        for id in other.outputs() {
+    fn finished(mut self, other: &Folded<'_>) -> Result<Graph, GraphError> {
+        for id in other.graph.outputs() {
             let place = self.place(other, *id)?;
             self.graph.output(place, &other.value(*id).name);
         }

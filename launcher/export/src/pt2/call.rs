@@ -1,11 +1,11 @@
 //! The aten operator of each graph operation.
 
-use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, Id, Node, Op, Unary};
+use crate::spelling::{binary, compare, reduction, unary};
+use enn_common::graph::{DType, Dim, Graph, Id, Node, Op, Unary};
 
 /// An argument, under its name in the operator's schema.
 pub(super) enum CallArgument<'a> {
     Tensor(Id),
-    /// A list of tensors.
     Tensors(&'a [Id]),
     /// A list of this many `None`s, then a tensor.
     Behind(usize, Id),
@@ -29,7 +29,6 @@ pub(super) struct Call<'a> {
     pub(super) arguments: Vec<(&'static str, CallArgument<'a>)>,
 }
 
-/// Returns the call that computes a node.
 pub(super) fn call<'a>(node: &'a Node, graph: &Graph) -> Call<'a> {
     use CallArgument::{Behind, Bool, Float, Int, Ints, Keyword, Kind, Sizes, Tensor, Tensors};
     let ins = &node.ins;
@@ -39,12 +38,9 @@ pub(super) fn call<'a>(node: &'a Node, graph: &Graph) -> Call<'a> {
     let shape = |at: usize| &graph.value(ins[at]).shape;
     let (target, arguments) = match &node.op {
         Op::Unary(Unary::GeluTanh) => ("gelu.default", vec![first(), ("approximate", Keyword("tanh"))]),
-        Op::Unary(f) => (unary(*f), vec![first()]),
-        Op::Binary(f) => two(binary(*f)),
-        Op::Compare(Compare::Less) => two("lt.Tensor"),
-        Op::Compare(Compare::LessEqual) => two("le.Tensor"),
-        Op::Compare(Compare::Greater) => two("gt.Tensor"),
-        Op::Compare(Compare::GreaterEqual) => two("ge.Tensor"),
+        Op::Unary(f) => (unary(*f).aten, vec![first()]),
+        Op::Binary(f) => two(binary(*f).aten),
+        Op::Compare(f) => two(compare(*f).aten),
         Op::And => two("logical_and.default"),
         Op::Not => ("logical_not.default", vec![first()]),
         Op::Where => {
@@ -69,12 +65,7 @@ pub(super) fn call<'a>(node: &'a Node, graph: &Graph) -> Call<'a> {
         // An empty list of axes would mean all of them.
         Op::Reduce { axes, .. } if axes.is_empty() => ("clone.default", vec![first()]),
         Op::Reduce { fold, axes: along, keep } => {
-            let target = match fold {
-                Fold::Sum => "sum.dim_IntList",
-                Fold::Mean => "mean.dim",
-                Fold::Max => "amax.default",
-            };
-            (target, vec![first(), ("dim", axes(along)), ("keepdim", Bool(*keep))])
+            (reduction(*fold).aten, vec![first(), ("dim", axes(along)), ("keepdim", Bool(*keep))])
         }
         Op::Reshape { shape } => ("reshape.default", vec![first(), ("shape", Sizes(shape))]),
         Op::Permute { axes: order } => ("permute.default", vec![first(), ("dims", axes(order))]),
@@ -93,28 +84,4 @@ pub(super) fn call<'a>(node: &'a Node, graph: &Graph) -> Call<'a> {
         Op::Gather { axis } => ("index.Tensor", vec![first(), ("indices", Behind(*axis, ins[1]))]),
     };
     Call { target, arguments }
-}
-
-const fn unary(f: Unary) -> &'static str {
-    match f {
-        Unary::Neg => "neg.default",
-        Unary::Exp => "exp.default",
-        Unary::Log => "log.default",
-        Unary::Sqrt => "sqrt.default",
-        Unary::Abs => "abs.default",
-        Unary::Sigmoid => "sigmoid.default",
-        Unary::Tanh => "tanh.default",
-        Unary::Gelu | Unary::GeluTanh => "gelu.default",
-    }
-}
-
-const fn binary(f: Binary) -> &'static str {
-    match f {
-        Binary::Add => "add.Tensor",
-        Binary::Sub => "sub.Tensor",
-        Binary::Mul => "mul.Tensor",
-        Binary::Div => "div.Tensor",
-        Binary::Max => "maximum.default",
-        Binary::Min => "minimum.default",
-    }
 }

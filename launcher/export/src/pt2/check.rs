@@ -17,9 +17,7 @@ use std::{
     path::Path,
 };
 
-/// Limit on the bytes of a JSON file.
 const JSON_BYTES_MAX: usize = 256 << 20;
-/// Major version of the supported schema.
 const SCHEMA_MAJOR: u64 = 8;
 
 #[derive(Deserialize)]
@@ -182,7 +180,7 @@ enum Size {
 /// The first contradiction found.
 pub fn check(path: &Path) -> Result<(), ExportError> {
     let map = ReadMap::open(path)?;
-    let refuse = |why| ExportError::Refused { what: "enn", path: path.to_owned(), why };
+    let refuse = |why: String| ExportError::refused("enn", path, why);
     let records = zip::records(map.bytes()).map_err(|error| refuse(error.to_string()))?;
     Archive { bytes: map.bytes(), records }.check().map_err(refuse)
 }
@@ -196,10 +194,8 @@ type Checked<T = ()> = Result<T, String>;
 
 impl Archive<'_> {
     fn check(&self) -> Checked {
-        for record in &self.records {
-            if !record.is_whole(self.bytes) {
-                return Err(format!("its record {} is damaged", record.name));
-            }
+        if let Some(record) = self.records.iter().find(|record| !record.is_whole(self.bytes)) {
+            return Err(format!("its record {} is damaged", record.name));
         }
         let program: Program = self.json(&format!("models/{MODEL}.json"))?;
         if program.schema_version.major != SCHEMA_MAJOR {
@@ -300,24 +296,9 @@ impl Argument {
 /// Checks that nodes name only existing values, and define only new and described ones.
 fn check_nodes(graph: &Graph) -> Checked {
     let mut there = HashSet::new();
-    let mut give = |argument: &Argument| {
-        let numbers = matches!(argument, Argument::AsSymInt(_));
-        for name in argument.names() {
-            let described =
-                if numbers { graph.sym_int_values.contains_key(name) } else { graph.tensor_values.contains_key(name) };
-            if !described {
-                return Err(format!("its value {name} is not described"));
-            }
-            if !there.insert(name.to_owned()) {
-                return Err(format!("its value {name} is given twice"));
-            }
-        }
-        Ok(())
-    };
-    graph.inputs.iter().try_for_each(&mut give)?;
-    let mut known: HashSet<String> = graph.inputs.iter().flat_map(Argument::names).map(str::to_owned).collect();
-    let named = |known: &HashSet<String>, argument: &Argument, target: &str| {
-        let strange = argument.names().into_iter().find(|name| !known.contains(*name));
+    graph.inputs.iter().try_for_each(|input| give(graph, &mut there, input))?;
+    let named = |there: &HashSet<&str>, argument: &Argument, target: &str| {
+        let strange = argument.names().into_iter().find(|name| !there.contains(*name));
         strange.map_or(Ok(()), |name| Err(format!("its {target} names {name}, which is not there")))
     };
     for node in &graph.nodes {
@@ -328,14 +309,30 @@ fn check_nodes(graph: &Graph) -> Checked {
         if operator && !node.inputs.iter().map(|input| input.name.as_str()).eq(["a", "b"]) {
             return Err(format!("its {} has other arguments than a and b", node.target));
         }
-        node.inputs.iter().try_for_each(|input| named(&known, &input.arg, &node.target))?;
+        node.inputs.iter().try_for_each(|input| named(&there, &input.arg, &node.target))?;
         if node.outputs.iter().all(|output| output.names().is_empty()) {
             return Err(format!("its {} gives nothing", node.target));
         }
-        node.outputs.iter().try_for_each(&mut give)?;
-        known.extend(node.outputs.iter().flat_map(Argument::names).map(str::to_owned));
+        node.outputs.iter().try_for_each(|output| give(graph, &mut there, output))?;
     }
-    graph.outputs.iter().try_for_each(|output| named(&known, output, "answer"))
+    graph.outputs.iter().try_for_each(|output| named(&there, output, "answer"))
+}
+
+/// Records the values that an argument defines.
+fn give<'g>(graph: &Graph, there: &mut HashSet<&'g str>, argument: &'g Argument) -> Checked {
+    for name in argument.names() {
+        let described = match argument {
+            Argument::AsSymInt(_) => graph.sym_int_values.contains_key(name),
+            _ => graph.tensor_values.contains_key(name),
+        };
+        if !described {
+            return Err(format!("its value {name} is not described"));
+        }
+        if !there.insert(name) {
+            return Err(format!("its value {name} is given twice"));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that the signature is that of the graph, with existing tensors and trees that have as many leaves.

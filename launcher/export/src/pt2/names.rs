@@ -1,9 +1,9 @@
 //! Names of values in a program: unique Python identifiers.
 
+use crate::model::reserve;
 use enn_common::graph::{Graph, Id, Known};
 use std::collections::HashSet;
 
-/// Names of all values of a graph.
 pub(super) struct Names {
     of: Vec<String>,
     taken: HashSet<String>,
@@ -33,19 +33,13 @@ impl Names {
         names
     }
 
-    /// Returns the name of a value.
     pub(super) fn get(&self, id: Id) -> &str {
         &self.of[id.0]
     }
 
     /// Reserves an unused name similar to `like`.
     pub(super) fn fresh(&mut self, like: &str) -> String {
-        let base = identifier(like);
-        let numbered = (1..).map(|number| format!("{base}_{number}"));
-        let free = std::iter::once(base.clone()).chain(numbered).find(|name| !self.taken.contains(name));
-        let name = free.unwrap_or(base);
-        self.taken.insert(name.clone());
-        name
+        reserve(&mut self.taken, identifier(like), 1)
     }
 }
 

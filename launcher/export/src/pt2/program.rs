@@ -4,8 +4,9 @@ use super::{
     call::{Call, CallArgument, call},
     names::{Names, attributes},
     size::Sizes,
-    tensors::{code, is_parameter},
+    tensors::is_parameter,
 };
+use crate::spelling::numbers;
 use enn_common::graph::{Dim, Graph, Id, Known, Op};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -101,7 +102,7 @@ impl Writer<'_> {
             return multiples;
         }
         let size = self.names.fresh("sym_size_int");
-        let (source, axis, there) = self.sizes.source();
+        let (source, axis, there) = self.sizes.source;
         let inputs = [("self", tensor(self.names.get(source))), ("dim", json!({ "as_int": axis }))];
         self.number("torch.ops.aten.sym_size.int", inputs, &size, there);
         let by = |number_of: &str, by: u64| [("a", number(number_of)), ("b", json!({ "as_int": by }))];
@@ -156,11 +157,11 @@ impl Writer<'_> {
                 json!({ "as_sym_ints": sizes.iter().map(size).collect::<Vec<_>>() })
             }
             CallArgument::Sizes(sizes) => {
-                json!({ "as_ints": sizes.iter().map(|d| d.of(self.sizes.hint())).collect::<Vec<_>>() })
+                json!({ "as_ints": sizes.iter().map(|d| d.of(self.sizes.hint)).collect::<Vec<_>>() })
             }
             CallArgument::Float(float) => json!({ "as_float": float }),
             CallArgument::Bool(bool) => json!({ "as_bool": bool }),
-            CallArgument::Kind(dtype) => json!({ "as_scalar_type": code(*dtype) }),
+            CallArgument::Kind(dtype) => json!({ "as_scalar_type": numbers(*dtype).torch }),
             CallArgument::Keyword(text) => json!({ "as_string": text }),
         }
     }

@@ -1,6 +1,6 @@
 //! Sizes in a program: numbers, and expressions of the one symbol that stands for the batch.
 
-use crate::{ExportError, Model};
+use crate::{ExportError, Model, model::open_axes, spelling::numbers};
 use enn_common::graph::{Dim, GraphValue as Tensor, Id};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -15,9 +15,10 @@ const HINT: u64 = 7;
 /// The range and source of the batch.
 pub(super) struct Sizes {
     range: (u64, u64),
-    hint: u64,
-    /// Input and axis from which the batch is read, and its multiple there.
-    source: (Id, usize, u64),
+    /// Batch of samples.
+    pub(super) hint: u64,
+    /// Input and axis from which the batch is read, and its smallest multiple there.
+    pub(super) source: (Id, usize, u64),
 }
 
 impl Sizes {
@@ -27,34 +28,16 @@ impl Sizes {
     /// No input has the batch in an axis.
     pub(super) fn of(model: &Model<'_>) -> Result<Self, ExportError> {
         let graph = model.graph;
-        let axes = |id: &Id| {
-            let id = *id;
-            let shape = graph.value(id).shape.iter().enumerate();
-            shape.filter(|(_, dim)| dim.is_open()).map(move |(axis, dim)| (id, axis, dim.of(1)))
-        };
-        let source = graph.inputs().iter().flat_map(axes).min_by_key(|(.., times)| *times);
-        let source = source.ok_or_else(|| ExportError::Unsupported {
-            target: "pt2",
-            op: "a batch".to_owned(),
-            place: "the inputs".to_owned(),
-            why: "none of them has it in an axis".to_owned(),
-            hint: "give one input a shape like [batch, width]".to_owned(),
+        let source = open_axes(graph).min_by_key(|(.., times)| *times);
+        let source = source.ok_or_else(|| {
+            let hint = "give one input a shape like [batch, width]";
+            ExportError::unsupported("pt2", "a batch", "the inputs", "none of them has it in an axis", hint)
         })?;
         let taken: HashSet<u64> =
             graph.values().flat_map(|(_, value)| &value.shape).filter_map(|dim| dim.fixed()).collect();
         let range = (model.batch.min, model.batch.max);
         let mut fitting = (HINT.max(range.0)..=range.1).filter(|size| !taken.contains(size));
         Ok(Self { range, hint: fitting.next().unwrap_or(range.1), source })
-    }
-
-    /// Returns the input and axis from which the batch is read, and its smallest multiple there.
-    pub(super) const fn source(&self) -> (Id, usize, u64) {
-        self.source
-    }
-
-    /// Returns the batch of samples.
-    pub(super) const fn hint(&self) -> u64 {
-        self.hint
     }
 
     /// Returns whether a dimension is dynamic, and the batch may vary.
@@ -97,7 +80,7 @@ impl Sizes {
         }
         strides.reverse();
         json!({
-            "dtype": super::tensors::code(value.dtype),
+            "dtype": numbers(value.dtype).torch,
             "sizes": value.shape.iter().map(|dim| self.size(*dim)).collect::<Vec<_>>(),
             "requires_grad": gradient,
             "device": { "type": "cpu", "index": null },

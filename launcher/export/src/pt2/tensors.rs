@@ -8,18 +8,6 @@ use enn_common::{
 use serde_json::{Map, Value, json};
 use std::{collections::HashMap, sync::Arc};
 
-/// Returns PyTorch's number of an element type.
-pub(super) const fn code(dtype: DType) -> u8 {
-    match dtype {
-        DType::I64 => 5,
-        DType::F16 => 6,
-        DType::F32 => 7,
-        DType::Bool => 12,
-        DType::Bf16 => 13,
-    }
-}
-
-/// Returns whether a value is a trainable parameter.
 pub(super) fn is_parameter(value: &Tensor) -> bool {
     value.data.as_ref().is_some_and(|data| data.known == Known::Parameter)
 }
@@ -74,7 +62,7 @@ pub(super) fn constants(graph: &Graph) -> TensorTable<'_> {
 /// Returns sample inputs of zeros.
 pub(super) fn zeros(graph: &Graph, sizes: &Sizes) -> Vec<(Element, Vec<u64>, Vec<u8>)> {
     let zero = |value: &Tensor| {
-        let shape: Vec<u64> = value.shape.iter().map(|dim| dim.of(sizes.hint())).collect();
+        let shape: Vec<u64> = value.shape.iter().map(|dim| dim.of(sizes.hint)).collect();
         let bytes = vec![0; shape.iter().product::<u64>() as usize * value.dtype.bytes()];
         (element(value.dtype), shape, bytes)
     };

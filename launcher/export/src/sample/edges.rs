@@ -1,39 +1,35 @@
 //! Small graphs at the limits of formats: many axes, ports that are copies, integers, half precision, the batch
 //! in unusual positions.
 
-use super::{BINARY, Built, Sample, above, batched, float, one, parameter, weights};
-use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, Id, Known, Op, Unary, infer::GraphError};
+use super::{BINARY, Built, NodeResult, Sample, Samples, above, batched, float, one, parameter, weights};
+use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, Id, Known, Op, Unary};
 
 /// Returns all edge cases.
 ///
 /// # Panics
 /// A graph contradicts itself, which a test of this file would notice.
 pub fn edges() -> Vec<Sample> {
-    let mut all = Vec::new();
-    let mut add = |name: String, graph: Built| {
-        let graph = graph.unwrap_or_else(|error| panic!("{name}: {error}"));
-        all.push(Sample { name, graph });
-    };
+    let mut all = Samples(Vec::new());
     for axes in [4, 5, 6, 7] {
-        many_axes(axes, &mut add);
+        many_axes(axes, &mut all);
     }
-    add("patches of 7 axes".into(), patches());
-    add("an input and a known number go out".into(), copies());
-    add("rows of a table by ids".into(), ids());
-    add("half precision".into(), halves());
-    add("twice the batch in front".into(), doubled());
-    add("the batch behind".into(), behind());
-    all
+    all.add("patches of 7 axes", patches());
+    all.add("an input and a known number go out", copies());
+    all.add("rows of a table by ids", ids());
+    all.add("half precision", halves());
+    all.add("twice the batch in front", doubled());
+    all.add("the batch behind", behind());
+    all.0
 }
 
 /// Adds a model's operations on values with this many axes.
-fn many_axes(axes: usize, add: &mut dyn FnMut(String, Built)) {
+fn many_axes(axes: usize, all: &mut Samples) {
     let sizes: Vec<u64> = [2, 3, 2, 1, 2, 2][..axes - 2].iter().copied().chain([3]).collect();
     // Every other axis of the operand is 1: nothing can be joined to fewer axes.
     let sparse: Vec<u64> = sizes.iter().enumerate().map(|(i, size)| if i % 2 == 0 { 1 } else { *size }).collect();
     let count: u64 = sparse.iter().product();
-    let mut with = |what: &str, op: &dyn Fn(&mut Graph, Id) -> Result<Id, GraphError>| {
-        add(format!("{what} of {axes} axes"), one(&sizes, op));
+    let mut with = |what: &str, op: &dyn Fn(&mut Graph, Id) -> NodeResult| {
+        all.one(format!("{what} of {axes} axes"), &sizes, op);
     };
     for f in BINARY {
         with(Op::Binary(f).name(), &|g, x| {

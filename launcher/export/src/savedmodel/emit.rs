@@ -2,10 +2,14 @@
 
 use super::nodes::{
     AttrValue::{Bool, Int, Kind, Sizes},
-    NodeName, Nodes, signed,
+    NodeName, Nodes,
 };
-use crate::{ExportError, model::joined};
-use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, GraphValue, Id, Node, Op, Unary};
+use crate::{
+    ExportError,
+    model::{joined_rows, signed},
+    spelling::{binary, compare, reduction, unary},
+};
+use enn_common::graph::{DType, Dim, Graph, GraphValue, Id, Node, Op, Unary};
 
 /// Limit on the axes of the CPU's softmax kernel.
 const SOFTMAX_AXES_MAX: usize = 5;
@@ -55,8 +59,8 @@ impl<'a> TensorFlowEmitter<'a> {
         let x = &ins[0];
         let name = match &node.op {
             Op::Unary(f) => self.unary(*f, t, x),
-            Op::Binary(f) => self.two(binary(*f), t, x, &ins[1]),
-            Op::Compare(f) => self.two(compare(*f), t, x, &ins[1]),
+            Op::Binary(f) => self.two(binary(*f).tensorflow, t, x, &ins[1]),
+            Op::Compare(f) => self.two(compare(*f).tensorflow, t, x, &ins[1]),
             Op::And => self.nodes.node("LogicalAnd", &[x, &ins[1]], &[]),
             Op::Not => self.nodes.node("LogicalNot", &[x], &[]),
             Op::Where => self.nodes.node("SelectV2", &[x, &ins[1], &ins[2]], &[("T", Kind(values[1].dtype))]),
@@ -68,14 +72,7 @@ impl<'a> TensorFlowEmitter<'a> {
             Op::Linear => self.linear(&ins, &values, &out.shape),
             Op::LayerNorm { eps } => self.layer_norm(&ins, values[0], *eps),
             Op::Softmax => self.softmax(t, x, &out.shape),
-            Op::Reduce { fold, axes, keep } => {
-                let op = match fold {
-                    Fold::Sum => "Sum",
-                    Fold::Mean => "Mean",
-                    Fold::Max => "Max",
-                };
-                self.reduce(op, t, x, axes, *keep)
-            }
+            Op::Reduce { fold, axes, keep } => self.reduce(reduction(*fold).tensorflow, t, x, axes, *keep),
             Op::Reshape { shape } => self.reshape(t, x, shape),
             Op::Permute { axes } => {
                 let axes = self.nodes.row(&axes.iter().map(|axis| *axis as i64).collect::<Vec<_>>());
@@ -118,13 +115,6 @@ impl<'a> TensorFlowEmitter<'a> {
 
     fn unary(&mut self, f: Unary, t: DType, x: &NodeName) -> NodeName {
         match f {
-            Unary::Neg => self.one("Neg", t, x),
-            Unary::Exp => self.one("Exp", t, x),
-            Unary::Log => self.one("Log", t, x),
-            Unary::Sqrt => self.one("Sqrt", t, x),
-            Unary::Abs => self.one("Abs", t, x),
-            Unary::Sigmoid => self.one("Sigmoid", t, x),
-            Unary::Tanh => self.one("Tanh", t, x),
             Unary::Gelu => {
                 let part = self.by("Mul", t, x, std::f64::consts::FRAC_1_SQRT_2);
                 let part = self.one("Erf", t, &part);
@@ -139,6 +129,7 @@ impl<'a> TensorFlowEmitter<'a> {
                 let part = self.one("Tanh", t, &part);
                 self.gated(t, x, &part)
             }
+            f => self.one(unary(f).tensorflow, t, x),
         }
     }
 
@@ -153,7 +144,7 @@ impl<'a> TensorFlowEmitter<'a> {
     fn linear(&mut self, ins: &[NodeName], values: &[&GraphValue], to: &[Dim]) -> NodeName {
         let t = values[0].dtype;
         let from = &values[0].shape;
-        let flat = if from.len() == 2 { ins[0].clone() } else { self.reshape(t, &ins[0], &rows(from)) };
+        let flat = if from.len() == 2 { ins[0].clone() } else { self.reshape(t, &ins[0], &joined_rows(from)) };
         let attributes = [("T", Kind(t)), ("transpose_a", Bool(false)), ("transpose_b", Bool(true))];
         let mut made = self.nodes.node("MatMul", &[&flat, &ins[1]], &attributes);
         if let Some(bias) = ins.get(2) {
@@ -167,7 +158,7 @@ impl<'a> TensorFlowEmitter<'a> {
         if shape.len() <= SOFTMAX_AXES_MAX {
             return self.one("Softmax", t, x);
         }
-        let flat = self.reshape(t, x, &rows(shape));
+        let flat = self.reshape(t, x, &joined_rows(shape));
         let made = self.one("Softmax", t, &flat);
         self.reshape(t, &made, shape)
     }
@@ -250,31 +241,5 @@ impl<'a> TensorFlowEmitter<'a> {
         self.nodes.enter(&node.place);
         self.batch = Some(rows.clone());
         Ok(rows)
-    }
-}
-
-/// Returns the sizes with all axes but the last joined to one.
-fn rows(shape: &[Dim]) -> [Dim; 2] {
-    let (last, lead) = shape.split_last().expect("an operand has axes");
-    [joined(lead), *last]
-}
-
-const fn binary(f: Binary) -> &'static str {
-    match f {
-        Binary::Add => "AddV2",
-        Binary::Sub => "Sub",
-        Binary::Mul => "Mul",
-        Binary::Div => "RealDiv",
-        Binary::Max => "Maximum",
-        Binary::Min => "Minimum",
-    }
-}
-
-const fn compare(f: Compare) -> &'static str {
-    match f {
-        Compare::Less => "Less",
-        Compare::LessEqual => "LessEqual",
-        Compare::Greater => "Greater",
-        Compare::GreaterEqual => "GreaterEqual",
     }
 }

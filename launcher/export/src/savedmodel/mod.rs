@@ -11,16 +11,20 @@ mod nodes;
 pub mod runtime;
 mod signature;
 
-use crate::{ExportError, Model, proto::Message};
+use crate::{
+    ExportError, Model,
+    model::{ANY_SIZE, signed, write_dir},
+    proto::Message,
+    spelling::numbers,
+};
 use emit::TensorFlowEmitter;
 use enn_common::{
-    fs::{Disk, FileError, Storage, atomic},
+    fs::{Disk, Storage, atomic},
     graph::{Graph, Id},
 };
-use nodes::{BYTES_MAX, NodeName, kind, signed, sizes};
-use std::{fs, path::Path};
+use nodes::{BYTES_MAX, NodeName, sizes};
+use std::path::Path;
 
-/// Name of this format in error messages.
 const TARGET: &str = "tensorflow";
 /// Signature that serving systems call by default.
 pub const SIGNATURE: &str = "serving_default";
@@ -36,23 +40,14 @@ const EXTRA: &str = "assets.extra";
 pub fn write(model: &Model<'_>, dir: &Path) -> Result<(), ExportError> {
     let graph = bytes(model)?;
     let about = serde_json::to_vec_pretty(model.about).expect("text becomes JSON");
-    let temporary = atomic::temporary(dir);
-    let written = fill(&temporary, &graph, &about).and_then(|()| atomic::place_dir(&temporary, dir));
-    if written.is_err() {
-        // The first error is returned; the leftover has a hidden name.
-        let _ = fs::remove_dir_all(&temporary);
-    }
-    Ok(written?)
+    write_dir(dir, |temporary| {
+        let extra = temporary.join(EXTRA);
+        Disk.create_dir(&extra)?;
+        atomic::write(&extra.join("enn.json"), &about)?;
+        Ok(atomic::write(&temporary.join(GRAPH), &graph)?)
+    })
 }
 
-fn fill(temporary: &Path, graph: &[u8], about: &[u8]) -> Result<(), FileError> {
-    let extra = temporary.join(EXTRA);
-    Disk.create_dir(&extra)?;
-    atomic::write(&extra.join("enn.json"), about)?;
-    atomic::write(&temporary.join(GRAPH), graph)
-}
-
-/// Encodes the `SavedModel` message.
 fn bytes(model: &Model<'_>) -> Result<Vec<u8>, ExportError> {
     let graph = model.graph;
     let weights: usize = graph.values().filter_map(|(_, value)| Some(value.data.as_ref()?.bytes.len())).sum();
@@ -93,7 +88,7 @@ fn ports(graph: &Graph, ids: &[Id], names: &[NodeName]) -> Vec<Message> {
         let value = graph.value(*id);
         let info = Message::new()
             .text(1, &format!("{name}:0"))
-            .uint(2, kind(value.dtype))
+            .uint(2, numbers(value.dtype).tensorflow)
             .message(3, &sizes(value.shape.iter().map(|dim| signed(*dim))));
         Message::new().text(1, &value.name).message(2, &info)
     };
@@ -104,13 +99,8 @@ fn fits(model: &Model<'_>, found: usize) -> Result<(), ExportError> {
     if found <= BYTES_MAX {
         return Ok(());
     }
-    Err(ExportError::Unsupported {
-        target: TARGET,
-        op: "weights".to_owned(),
-        place: model.name.to_owned(),
-        why: format!("the graph has {found} bytes, and a protocol buffer holds {BYTES_MAX}"),
-        hint: "export to onnx or pt2, which hold weights of any size".to_owned(),
-    })
+    let why = format!("the graph has {found} bytes, and a protocol buffer holds {BYTES_MAX}");
+    Err(ExportError::unsupported(TARGET, "weights", model.name, &why, ANY_SIZE))
 }
 
 #[cfg(test)]

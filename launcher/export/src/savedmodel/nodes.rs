@@ -1,8 +1,12 @@
 //! A GraphDef under construction: nodes with unique names, each constant once.
 
-use crate::proto::Message;
+use crate::{
+    model::{reserve, signed},
+    proto::Message,
+    spelling::numbers,
+};
 use enn_common::graph::{DType, Dim};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{HashMap, HashSet};
 
 /// Name of a tensor, which is that of its node.
 pub(super) type NodeName = String;
@@ -13,21 +17,9 @@ pub(super) const BYTES_MAX: usize = i32::MAX as usize;
 /// Version of the GraphDef's producer: TensorFlow 2.8, which has every operation used here.
 const PRODUCER: u64 = 987;
 
-/// Returns the `DataType` of types.proto.
-pub(super) const fn kind(dtype: DType) -> u64 {
-    match dtype {
-        DType::F32 => 1,
-        DType::F16 => 19,
-        DType::Bf16 => 14,
-        DType::I64 => 9,
-        DType::Bool => 10,
-    }
-}
-
 /// Number of the `DataType` of shapes and axes.
 const INT32: u64 = 3;
 
-/// A node's attribute.
 pub(super) enum AttrValue<'a> {
     /// An element type.
     Kind(DType),
@@ -44,10 +36,9 @@ pub(super) enum AttrValue<'a> {
 use AttrValue::{Kind, Sizes};
 
 impl AttrValue<'_> {
-    /// Encodes the `AttrValue` message.
     fn message(&self) -> Message {
         match self {
-            Kind(dtype) => Message::new().uint(6, kind(*dtype)),
+            Kind(dtype) => Message::new().uint(6, numbers(*dtype).tensorflow),
             Sizes => Message::new().uint(6, INT32),
             Self::Int(value) => Message::new().int(3, *value),
             Self::Bool(value) => Message::new().uint(5, u64::from(*value)),
@@ -60,11 +51,6 @@ impl AttrValue<'_> {
     }
 }
 
-/// Returns a size, −1 where it is dynamic.
-pub(super) fn signed(dim: Dim) -> i64 {
-    dim.fixed().map_or(-1, |size| size as i64)
-}
-
 /// Builds a `TensorShapeProto`.
 pub(super) fn sizes(shape: impl IntoIterator<Item = i64>) -> Message {
     Message::new().messages(2, shape.into_iter().map(|size| Message::new().int(1, size)))
@@ -72,14 +58,14 @@ pub(super) fn sizes(shape: impl IntoIterator<Item = i64>) -> Message {
 
 pub(super) struct Nodes {
     graph: Message,
-    taken: BTreeSet<NodeName>,
+    taken: HashSet<NodeName>,
     numbers: HashMap<(u64, Vec<u64>, Vec<u8>), NodeName>,
     place: String,
 }
 
 impl Nodes {
     pub(super) fn new() -> Self {
-        Self { graph: Message::new(), taken: BTreeSet::new(), numbers: HashMap::new(), place: String::new() }
+        Self { graph: Message::new(), taken: HashSet::new(), numbers: HashMap::new(), place: String::new() }
     }
 
     /// Sets the place in the model of the next nodes, a dotted path.
@@ -112,9 +98,8 @@ impl Nodes {
         name
     }
 
-    /// Adds a tensor with known elements.
     pub(super) fn known(&mut self, name: &str, dtype: DType, shape: &[u64], bytes: &[u8]) -> NodeName {
-        let value = AttrValue::Tensor(kind(dtype), shape, bytes);
+        let value = AttrValue::Tensor(numbers(dtype).tensorflow, shape, bytes);
         self.named(name, "Const", &[], &[("dtype", Kind(dtype)), ("value", value)])
     }
 
@@ -127,7 +112,7 @@ impl Nodes {
             DType::I64 => (value as i64).to_le_bytes().to_vec(),
             DType::Bool => vec![u8::from(value != 0.0)],
         };
-        self.shared(kind(dtype), Kind(dtype), &[], bytes)
+        self.shared(numbers(dtype).tensorflow, Kind(dtype), &[], bytes)
     }
 
     /// Adds a vector of sizes or axes.
@@ -135,7 +120,6 @@ impl Nodes {
         self.shared(INT32, Sizes, &[values.len() as u64], narrow(values))
     }
 
-    /// Adds a size or an axis.
     pub(super) fn size(&mut self, value: i64) -> NodeName {
         self.shared(INT32, Sizes, &[], narrow(&[value]))
     }
@@ -151,7 +135,6 @@ impl Nodes {
         name
     }
 
-    /// Builds the `GraphDef`.
     pub(super) fn into_graph(self) -> Message {
         self.graph.message(4, &Message::new().uint(1, PRODUCER))
     }
@@ -162,11 +145,7 @@ impl Nodes {
         let clean: String = like.chars().map(|c| if allowed(c) { c } else { '_' }).collect();
         let first = clean.chars().next().is_some_and(|c| c.is_ascii_alphanumeric() || c == '.');
         let clean = if first { clean } else { format!("n{clean}") };
-        let numbered = (1..).map(|number| format!("{clean}_{number}"));
-        let name = [clean.clone()].into_iter().chain(numbered).find(|name| !self.taken.contains(name));
-        let name = name.expect("numbers do not end");
-        self.taken.insert(name.clone());
-        name
+        reserve(&mut self.taken, clean, 1)
     }
 }
 

@@ -1,14 +1,10 @@
 //! The inputs and outputs in the signature of a SavedModel.
 
 use super::{GRAPH, SIGNATURE};
-use crate::{
-    ExportError,
-    proto::{Field, fields},
-};
+use crate::{ExportError, proto::Part};
 use enn_common::fs::mmap::ReadMap;
 use std::path::Path;
 
-/// An input or output.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TensorPort {
     /// Name in the signature.
@@ -34,45 +30,23 @@ impl ServingSignature {
     pub(super) fn read(dir: &Path) -> Result<Self, ExportError> {
         let path = dir.join(GRAPH);
         let file = ReadMap::open(&path)?;
-        Self::parse(file.bytes()).ok_or_else(|| ExportError::Refused {
-            what: "the reader of SavedModels",
-            path,
-            why: format!("it is damaged, or has no signature {SIGNATURE}"),
+        Self::parse(file.bytes()).ok_or_else(|| {
+            let why = format!("it is damaged, or has no signature {SIGNATURE}");
+            ExportError::refused("the reader of SavedModels", &path, why)
         })
     }
 
-    /// Parses a file's bytes.
     pub(super) fn parse(file: &[u8]) -> Option<Self> {
-        let meta = messages(file, 2)?.into_iter().next()?;
-        let entries = messages(meta, 5)?;
-        let found = entries.into_iter().find(|entry| text(entry, 1).as_deref() == Some(SIGNATURE))?;
-        let signature = messages(found, 2)?.into_iter().next()?;
-        Some(Self { inputs: ports(signature, 1)?, outputs: ports(signature, 2)? })
+        let meta = Part::of(file)?.parts(2)?.into_iter().next()?;
+        let (_, found) = meta.entries(5)?.into_iter().find(|(name, _)| *name == SIGNATURE)?;
+        Some(Self { inputs: ports(&found, 1)?, outputs: ports(&found, 2)? })
     }
 }
 
-fn ports(signature: &[u8], field: u32) -> Option<Vec<TensorPort>> {
-    let port = |entry: &[u8]| {
-        let info = messages(entry, 2)?.into_iter().next()?;
-        let kind = fields(info)?.into_iter().find_map(|(number, value)| match value {
-            Field::Number(kind) if number == 2 => u32::try_from(kind).ok(),
-            _ => None,
-        })?;
-        Some(TensorPort { name: text(entry, 1)?, tensor: text(info, 1)?, kind })
+fn ports(signature: &Part<'_>, field: u32) -> Option<Vec<TensorPort>> {
+    let port = |(name, info): (&str, Part<'_>)| {
+        let kind = u32::try_from(info.number(2)?).ok()?;
+        Some(TensorPort { name: name.to_owned(), tensor: info.text(1)?.to_owned(), kind })
     };
-    messages(signature, field)?.into_iter().map(port).collect()
-}
-
-/// Returns the messages of a field.
-fn messages(of: &[u8], field: u32) -> Option<Vec<&[u8]>> {
-    let messages = fields(of)?.into_iter().filter_map(|(number, value)| match value {
-        Field::Bytes(bytes) if number == field => Some(bytes),
-        _ => None,
-    });
-    Some(messages.collect())
-}
-
-fn text(of: &[u8], field: u32) -> Option<String> {
-    let bytes = messages(of, field)?.into_iter().next()?;
-    Some(std::str::from_utf8(bytes).ok()?.to_owned())
+    signature.entries(field)?.into_iter().map(port).collect()
 }

@@ -8,6 +8,7 @@ use enn_common::graph::{DType, Dim, Known, Op};
 use signature::ServingSignature;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
     sync::Arc,
 };
 
@@ -31,7 +32,7 @@ fn every_sample_is_written_the_same_twice_with_its_ports() {
             let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
             assert_eq!(names, ids.iter().map(|id| graph.value(*id).name.as_str()).collect::<Vec<_>>());
             for (id, port) in ids.iter().zip(&ports) {
-                assert_eq!(u64::from(port.kind), kind(graph.value(*id).dtype), "{}", sample.name);
+                assert_eq!(u64::from(port.kind), numbers(graph.value(*id).dtype).tensorflow, "{}", sample.name);
             }
         }
     }

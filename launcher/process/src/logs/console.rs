@@ -34,7 +34,7 @@ const QUEUE_BYTES_LOW: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Console {
     fd: OwnedFd,
-    name: &'static str,
+    pub(super) name: &'static str,
     /// A regular file takes everything at once and cannot be waited for.
     regular: bool,
     screen: Screen,
@@ -67,7 +67,6 @@ impl Console {
         }
     }
 
-    /// Queues bytes of a stream.
     pub(super) fn show(&mut self, by: StreamId, prefix: &[u8], bytes: &[u8]) {
         if !self.closed {
             self.screen.show(by, prefix, bytes, &mut self.queue);
@@ -86,18 +85,9 @@ impl Console {
         }
     }
 
-    /// Number of bytes that were discarded because the console was given up.
-    pub(super) fn lost(&self) -> u64 {
-        self.lost
-    }
-
     /// Returns the number of queued bytes.
     pub(super) fn backlog(&self) -> u64 {
         (self.queue.len() - self.written) as u64
-    }
-
-    pub(super) fn name(&self) -> &'static str {
-        self.name
     }
 
     fn close(&mut self) {
@@ -137,7 +127,6 @@ impl Console {
         Ok(())
     }
 
-    /// Returns whether bytes are queued.
     pub(super) fn waiting(&self) -> bool {
         self.written < self.queue.len()
     }
@@ -147,7 +136,6 @@ impl Console {
         self.full || self.queue.len() - self.written >= QUEUE_BYTES_FULL
     }
 
-    /// Returns the descriptor to poll.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -227,7 +215,6 @@ impl Consoles {
         Self { all }
     }
 
-    /// Returns the console of a stream.
     pub(super) fn of(&mut self, name: StreamName) -> &mut Console {
         let at = match name {
             StreamName::Out => 0,
@@ -236,22 +223,19 @@ impl Consoles {
         &mut self.all[at]
     }
 
-    /// Returns the console of a stream.
     pub(super) fn get(&self, name: StreamName) -> Option<&Console> {
         self.all.get(name.index()).or(self.all.first())
     }
 
-    /// Returns the consoles that have queued bytes.
     pub(super) fn behind(&self) -> impl Iterator<Item = &Console> {
         self.all.iter().filter(|console| console.waiting())
     }
 
     /// Returns the number of bytes that were discarded.
     pub(super) fn lost(&self) -> u64 {
-        self.all.iter().map(Console::lost).sum()
+        self.all.iter().map(|console| console.lost).sum()
     }
 
-    /// Iterates over the consoles.
     pub(super) fn each(&mut self) -> impl Iterator<Item = &mut Console> {
         self.all.iter_mut()
     }

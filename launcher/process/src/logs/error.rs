@@ -6,7 +6,6 @@ use std::{io, path::PathBuf};
 /// Why the output of a worker cannot be captured or shown.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// A directory of logs cannot be made.
     #[error("cannot make the log directory {}: {source}\n  hint: choose another place with --log-dir", path.display())]
     Directory { path: PathBuf, source: io::Error },
     /// A log file cannot be written. The worker goes on without it.
@@ -18,12 +17,7 @@ pub enum LogError {
          allows more, --log-dir with --tee 3 keeps everything",
         path.display()
     )]
-    CopiesFull {
-        /// Maximum number of bytes of all copies.
-        max: u64,
-        /// The copy that is not continued.
-        path: PathBuf,
-    },
+    CopiesFull { max: u64, path: PathBuf },
     /// A console cannot be written. The workers go on without it.
     #[error(
         "cannot write the workers' output to {name}: {source}\n  hint: the workers go on; their output is still in the log files, if any"
@@ -33,57 +27,31 @@ pub enum LogError {
         name: &'static str,
         source: io::Error,
     },
-    /// A pipe, descriptor or thread cannot be had.
     #[error(
         "cannot {what} for the workers' output: {source}\n  hint: `ulimit -n` limits open files, two for each worker and some more"
     )]
     System { what: &'static str, source: io::Error },
-    /// The thread that reads the output has ended.
     #[error("the thread that reads the workers' output ended before its time")]
     Gone,
-}
-
-/// Why a value of `--redirects` or `--tee` is invalid.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StdError {
-    #[error("{given:?} names no streams\n  hint: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank as in 0:1,1:3")]
-    Stream {
-        /// The text in the place of a number from 0 to 3.
-        given: String,
-    },
-    /// The text before the colon is no local rank.
-    #[error("{given:?} is no local rank\n  hint: write local rank, colon, streams: 0:1,1:3")]
-    Rank {
-        /// The text in the place of a local rank.
-        given: String,
-    },
-    /// A local rank is given twice.
-    #[error("local rank {rank} is given twice in {given:?}\n  hint: write each local rank once")]
-    Twice { rank: u32, given: String },
 }
 
 /// Why the logs of a run cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum LogReadError {
-    /// No log matches the selection.
     #[error("no logs of {} in {}{}", asked(wanted), root.display(), known(attempts, ranks))]
     None {
-        /// The directory that was searched.
         root: PathBuf,
         wanted: LogSelection,
-        /// Attempts that have logs.
         attempts: Vec<u32>,
         /// Ranks that have logs in the selected attempts.
         ranks: Vec<u32>,
     },
     #[error("cannot read the log {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// The directories cannot be watched with inotify.
     #[error(
         "cannot watch the logs: {0}\n  hint: the limits fs.inotify.max_user_watches and max_user_instances may be reached; leave out --follow"
     )]
     Watch(#[source] io::Error),
-    /// The lines cannot be written to standard output.
     #[error("cannot write to standard output: {0}")]
     Output(#[source] io::Error),
 }

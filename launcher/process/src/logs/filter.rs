@@ -6,7 +6,6 @@ use super::lines::LINE_BYTES_MAX;
 use memchr::{memchr, memmem::Finder};
 use std::sync::Arc;
 
-/// The texts that are searched for.
 #[derive(Debug, Clone)]
 pub(super) struct Needles(Arc<[Finder<'static>]>);
 
@@ -30,7 +29,6 @@ pub(super) struct LineFilter {
 }
 
 impl LineFilter {
-    /// Makes a filter at the beginning of a line.
     pub(super) fn new(needles: Needles) -> Self {
         Self { needles, partial: Vec::new() }
     }

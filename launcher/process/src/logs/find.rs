@@ -36,7 +36,6 @@ pub struct LogFile {
 }
 
 impl LogFile {
-    #[must_use]
     pub fn stream(&self) -> &'static str {
         match self.name {
             StreamName::Out => "stdout",
@@ -52,13 +51,11 @@ pub(super) struct LogListing {
     pub(super) dirs: Vec<PathBuf>,
     /// Returns the selected files, by attempt, rank and stream.
     pub(super) files: Vec<LogFile>,
-    /// Attempts that have logs.
     pub(super) attempts: Vec<u32>,
     /// Ranks that have logs in the selected attempts.
     pub(super) ranks: Vec<u32>,
 }
 
-/// The directories of a run's logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLocation {
     /// A run directory, or a directory of logs.
@@ -68,7 +65,6 @@ pub struct LogLocation {
 }
 
 /// Returns whether `dir` is a directory of logs as torchrun and `enn run` make them.
-#[must_use]
 pub fn are_in(dir: &Path) -> bool {
     let has_attempts = |dir: &Path| subdirectories(dir).iter().any(|(name, _)| name.starts_with(ATTEMPT));
     has_attempts(dir) || subdirectories(dir).iter().any(|(_, inner)| has_attempts(inner))

@@ -8,7 +8,6 @@ use std::{
     os::unix::fs::FileExt,
 };
 
-/// Bytes read at a time.
 const READ_BYTES: usize = 64 << 10;
 
 /// A log file and the position up to which it was read.

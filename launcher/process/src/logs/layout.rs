@@ -18,7 +18,6 @@ const ERROR: &str = "error.json";
 const FILTERED_STDOUT: &str = "filtered_stdout.log";
 const FILTERED_STDERR: &str = "filtered_stderr.log";
 
-/// Directory of one attempt.
 #[derive(Debug, Clone)]
 pub(super) struct AttemptDir {
     dir: PathBuf,
@@ -34,7 +33,6 @@ impl AttemptDir {
         }
     }
 
-    /// Makes the directory of a local rank.
     pub(super) fn rank(&self, local_rank: u32) -> Result<PathBuf, LogError> {
         make(self.dir.join(local_rank.to_string()))
     }
@@ -48,7 +46,6 @@ impl AttemptDir {
     }
 }
 
-/// The error file in the directory of a rank.
 pub(super) fn error_file(rank: &Path) -> PathBuf {
     rank.join(ERROR)
 }

@@ -21,22 +21,17 @@ impl LineBuffer {
     pub(super) fn push(&mut self, bytes: &[u8], mut show: impl FnMut(&[u8])) {
         let Some(&first) = bytes.first() else { return };
         if self.partial.last() == Some(&b'\r') && first != b'\n' {
-            self.give(&mut show);
+            self.flush(&mut show);
         }
         let cut = cut(bytes);
         if cut > 0 {
-            self.give(&mut show);
+            self.flush(&mut show);
             show(&bytes[..cut]);
         }
         self.partial.extend_from_slice(&bytes[cut..]);
         if self.partial.len() >= LINE_BYTES_MAX {
-            self.give(&mut show);
+            self.flush(&mut show);
         }
-    }
-
-    /// Passes the partial line to `show`: the stream is silent, or ended.
-    pub(super) fn flush(&mut self, mut show: impl FnMut(&[u8])) {
-        self.give(&mut show);
     }
 
     /// Returns whether a partial line is held back.
@@ -44,7 +39,8 @@ impl LineBuffer {
         !self.partial.is_empty()
     }
 
-    fn give(&mut self, show: &mut impl FnMut(&[u8])) {
+    /// Passes the partial line to `show`: the line goes on, or the stream is silent or ended.
+    pub(super) fn flush(&mut self, mut show: impl FnMut(&[u8])) {
         if !self.partial.is_empty() {
             // Taken, not cleared: a silent worker holds no memory.
             show(&std::mem::take(&mut self.partial));

@@ -24,7 +24,7 @@ mod screen;
 mod stream;
 mod tail;
 
-pub use error::{LogError, LogReadError, StdError};
+pub use error::{LogError, LogReadError};
 pub use find::{LogFile, LogLocation, LogSelection, are_in};
 pub use plan::{LogPlan, StdByRank, StdStreams};
 pub use printer::{LogFormat, Printer};

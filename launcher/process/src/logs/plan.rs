@@ -1,6 +1,6 @@
 //! What happens with the output of the workers: torchrun's `--redirects`, `--tee`, filters and directories as a value.
 
-use super::{StdError, stream::StreamName};
+use super::stream::StreamName;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
@@ -13,7 +13,6 @@ pub struct StdStreams {
     pub err: bool,
 }
 
-/// Streams by local rank.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StdByRank {
     /// Streams of ranks that are not listed.
@@ -47,46 +46,32 @@ pub struct LogPlan {
 impl StdStreams {
     pub const NONE: Self = Self { out: false, err: false };
 
-    fn parse(given: &str) -> Result<Self, StdError> {
-        match given {
-            "0" => Ok(Self::NONE),
-            "1" => Ok(Self { out: true, err: false }),
-            "2" => Ok(Self { out: false, err: true }),
-            "3" => Ok(Self { out: true, err: true }),
-            _ => Err(StdError::Stream { given: given.to_owned() }),
-        }
+    fn parse(given: &str) -> Option<Self> {
+        let number: u8 = given.parse().ok().filter(|number| *number <= 3 && given.len() == 1)?;
+        Some(Self { out: number & 1 != 0, err: number & 2 != 0 })
     }
 }
 
 impl StdByRank {
-    /// Returns the streams of a local rank.
-    #[must_use]
     pub fn of(&self, local_rank: u32) -> StdStreams {
         self.ranks.get(&local_rank).copied().unwrap_or(self.all)
     }
-}
 
-impl std::str::FromStr for StdByRank {
-    type Err = StdError;
-
-    /// Parses `0`, `1`, `2`, `3`, or `0:1,1:3` by local rank, where ranks that are not listed have none.
-    fn from_str(given: &str) -> Result<Self, StdError> {
+    /// Parses `0`, `1`, `2`, `3`, or `0:1,1:3` by local rank, where ranks that are not listed have none and each is listed once.
+    pub fn parse(given: &str) -> Option<Self> {
         if !given.contains(':') {
-            return Ok(Self { all: StdStreams::parse(given)?, ranks: BTreeMap::new() });
+            return Some(Self { all: StdStreams::parse(given)?, ranks: BTreeMap::new() });
         }
         let mut ranks = BTreeMap::new();
         for part in given.split(',') {
-            let (rank, streams) = part.split_once(':').ok_or_else(|| StdError::Rank { given: part.to_owned() })?;
+            let (rank, streams) = part.split_once(':')?;
             // A sign would pass the number's own parser.
-            let rank = Some(rank)
-                .filter(|rank| rank.bytes().all(|byte| byte.is_ascii_digit()))
-                .and_then(|rank| rank.parse::<u32>().ok())
-                .ok_or_else(|| StdError::Rank { given: rank.to_owned() })?;
+            let rank = Some(rank).filter(|rank| rank.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()?;
             if ranks.insert(rank, StdStreams::parse(streams)?).is_some() {
-                return Err(StdError::Twice { rank, given: given.to_owned() });
+                return None;
             }
         }
-        Ok(Self { all: StdStreams::NONE, ranks })
+        Some(Self { all: StdStreams::NONE, ranks })
     }
 }
 
@@ -126,16 +111,15 @@ mod tests {
     #[test]
     fn streams_are_read_as_torchrun_writes_them() {
         let both = StdStreams { out: true, err: true };
-        assert_eq!("3".parse::<StdByRank>().unwrap().of(7), both);
-        let some: StdByRank = "0:3,1:0,2:1,13:2".parse().unwrap();
+        assert_eq!(StdByRank::parse("3").unwrap().of(7), both);
+        let some = StdByRank::parse("0:3,1:0,2:1,13:2").unwrap();
         assert_eq!((some.of(0), some.of(1), some.of(5)), (both, StdStreams::NONE, StdStreams::NONE));
         assert_eq!(
             (some.of(2), some.of(13)),
             (StdStreams { out: true, err: false }, StdStreams { out: false, err: true })
         );
-        for bad in ["", "4", "0:4", "0:1,", ":1", "a:1", "+1:1", "0:1;1:1", "0,1", "0:1,2", "-1", "1 "] {
-            assert!(bad.parse::<StdByRank>().is_err(), "{bad:?}");
+        for bad in ["", "4", "0:4", "0:1,", ":1", "a:1", "+1:1", "0:1;1:1", "0,1", "0:1,2", "-1", "1 ", "1:1,1:2"] {
+            assert_eq!(StdByRank::parse(bad), None, "{bad:?}");
         }
-        assert_eq!("1:1,1:2".parse::<StdByRank>(), Err(StdError::Twice { rank: 1, given: "1:1,1:2".into() }));
     }
 }

@@ -32,7 +32,6 @@ pub struct Printer {
 
 impl Printer {
     /// Makes a printer for the selected files.
-    #[must_use]
     pub fn new(form: LogFormat, wanted: &LogSelection) -> Self {
         let plain = wanted.ranks.len() == 1 && wanted.out != wanted.err;
         Self { form, plain, screen: Screen::default(), parts: BTreeMap::new() }

@@ -42,7 +42,6 @@ pub struct WorkerIdentity {
     /// Index among the workers of this node.
     pub local_rank: u32,
     pub rank: u32,
-    /// Name of this host.
     pub host: String,
 }
 
@@ -60,8 +59,6 @@ pub struct WorkerStreams {
 /// The state shared by the pump's thread and its owner.
 #[derive(Debug)]
 pub(super) struct PumpShared {
-    /// Origin of all [`AtomicInstant`]s.
-    pub(super) origin: Instant,
     /// The time of the last output of any worker.
     pub(super) last: AtomicInstant,
     /// Errors that were not taken yet.
@@ -129,12 +126,9 @@ impl Pump {
         Self::start_on(plan, out, err)
     }
 
-    /// Starts the thread with the given consoles.
     pub fn start_on(plan: LogPlan, out: OwnedFd, err: OwnedFd) -> Result<Self, LogError> {
-        let origin = Instant::now();
         let shared = Arc::new(PumpShared {
-            origin,
-            last: AtomicInstant::never(origin),
+            last: AtomicInstant::never(Instant::now()),
             errors: Mutex::default(),
             backlog: Mutex::default(),
             lost: AtomicU64::new(0),
@@ -162,7 +156,7 @@ impl Pump {
     pub fn open(&self, attempt: u32, who: &WorkerIdentity) -> Result<WorkerStreams, LogError> {
         let attempt = self.attempt(attempt)?;
         let dir = attempt.rank(who.local_rank)?;
-        let tail_writer = TailWriter::nothing(self.shared.origin);
+        let tail_writer = TailWriter::default();
         let [out, err] = [StreamName::Out, StreamName::Err].map(|name| self.plan.route(name, who.local_rank));
         let setup = StreamSetup { who, attempt: &attempt, dir: &dir, tail_writer: &tail_writer };
         let (stdout, stderr) = if self.consoles.same && out.is_plain() && err.is_plain() {
@@ -182,7 +176,6 @@ impl Pump {
     }
 
     /// Returns when any worker last wrote something that passed through the pump; inherited streams do not.
-    #[must_use]
     pub fn last_output(&self) -> Option<Instant> {
         self.shared.last.get()
     }
@@ -214,19 +207,16 @@ impl Pump {
     }
 
     /// Returns a descriptor that becomes readable when all output was written or discarded.
-    #[must_use]
     pub fn ended(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()
     }
 
     /// Returns the output that the consoles' readers have not taken yet, after [`Self::finish`].
-    #[must_use]
     pub fn backlog(&self) -> Option<Backlog> {
         *self.shared.backlog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the bytes that were discarded because consoles were given up.
-    #[must_use]
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }
@@ -238,7 +228,6 @@ impl Pump {
     }
 
     /// Returns the errors since the last call, such as a full disk or a closed console. Each is returned once.
-    #[must_use]
     pub fn take_errors(&self) -> Vec<LogError> {
         std::mem::take(&mut *self.shared.errors.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -30,7 +30,6 @@ use std::{
 
 /// Silence after which a partial line is shown.
 const SILENCE: Duration = Duration::from_millis(100);
-/// Bytes read at a time, from one worker.
 const READ_BYTES_MAX: usize = 64 << 10;
 /// Assumed capacity of a pipe or terminal when the system does not report it, bytes.
 const SOURCE_BYTES: usize = 128 << 10;
@@ -44,10 +43,8 @@ const LAUNCHER: StreamId = u64::MAX;
 const WAKE: u64 = u64::MAX;
 const CONSOLE: u64 = u64::MAX - 1;
 
-/// A command to the pump's thread.
 #[derive(Debug)]
 pub(super) enum PumpCommand {
-    /// Begin to read a stream.
     Add(Box<Stream>),
     /// Show a line of the launcher itself, given without its end.
     Say(String),
@@ -238,7 +235,7 @@ impl Reader {
     fn pass_on(&mut self, id: StreamId, bytes: &[u8], now: Instant) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         self.shared.last.set(now);
-        stream.tail.note(now, stream.contents, bytes);
+        stream.tail.note(stream.contents, bytes);
         let mut errors = Vec::new();
         if let Some(file) = &stream.file {
             let added = if stream.copy { self.files.append_copy(file, bytes) } else { self.files.append(file, bytes) };
@@ -388,7 +385,7 @@ impl Reader {
         let unread: u64 = unread.map(|stream| crate::unread_bytes(stream.source.as_fd())).sum();
         let behind: Vec<&Console> = self.consoles.behind().collect();
         let backlog = behind.first().map(|first| Backlog {
-            console: if behind.len() > 1 { "standard output and error" } else { first.name() },
+            console: if behind.len() > 1 { "standard output and error" } else { first.name },
             bytes: behind.iter().map(|console| console.backlog()).sum::<u64>() + unread,
         });
         *self.shared.backlog.lock().unwrap_or_else(PoisonError::into_inner) = backlog;

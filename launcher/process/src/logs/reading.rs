@@ -30,7 +30,6 @@ const JOURNAL_END_BYTES: u64 = 64 << 10;
 /// The kernel reports that the launcher's lock file was closed a moment before it releases the lock; milliseconds.
 const UNLOCK_WAIT_MS: u16 = 100;
 
-/// The logs of one run.
 #[derive(Debug)]
 pub struct LogReader {
     place: LogLocation,

@@ -45,7 +45,6 @@ pub(super) struct Stream {
     pub(super) file: Option<PathBuf>,
     /// Whether the file is a copy that no flag asked for and that may end before the stream.
     pub(super) copy: bool,
-    /// Whether the stream is shown on its console.
     pub(super) shown: bool,
     /// Prefix of each line on the console; may be empty.
     pub(super) prefix: Vec<u8>,

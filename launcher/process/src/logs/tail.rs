@@ -10,9 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Lines kept for a report.
 const TAIL_LINES: usize = 20;
-/// Bytes kept for a report.
 const TAIL_BYTES_MAX: usize = 16 << 10;
 /// Longest time that a report waits for output in the pipes.
 const CATCH_UP_MAX: Duration = Duration::from_millis(100);
@@ -57,41 +55,27 @@ impl Tail {
     /// redrawn with carriage returns is given as it stood last.
     ///
     /// What the worker wrote before this call is read first, so this may take a moment, a tenth of a second at most.
-    #[must_use]
     pub fn stderr(&self) -> String {
         self.handle.catch_up(CATCH_UP_MAX);
         self.tail_writer.ring.lock().unwrap_or_else(PoisonError::into_inner).last_lines()
     }
 
     /// Returns whether the worker wrote to standard output, as far as that passed through the pump.
-    #[must_use]
     pub fn printed(&self) -> bool {
         self.tail_writer.printed.load(Ordering::Relaxed)
-    }
-
-    /// Returns when the worker last wrote anything that passed through the pump.
-    #[must_use]
-    pub fn last_output(&self) -> Option<Instant> {
-        self.tail_writer.last.get()
     }
 }
 
 /// The side of a [`Tail`] that the pump's thread writes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct TailWriter {
     ring: Arc<Mutex<TailBuffer>>,
-    last: Arc<AtomicInstant>,
     printed: Arc<AtomicBool>,
 }
 
 impl TailWriter {
-    pub(super) fn nothing(origin: Instant) -> Self {
-        Self { ring: Arc::default(), last: Arc::new(AtomicInstant::never(origin)), printed: Arc::default() }
-    }
-
-    /// Records output and its time. Bytes of standard error are kept.
-    pub(super) fn note(&self, now: Instant, contents: PipeContents, bytes: &[u8]) {
-        self.last.set(now);
+    /// Records output. Bytes of standard error are kept.
+    pub(super) fn note(&self, contents: PipeContents, bytes: &[u8]) {
         if contents != PipeContents::Out {
             self.ring.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
         }
@@ -165,9 +149,9 @@ mod tests {
     #[test]
     fn the_moment_of_the_last_output() {
         let origin = Instant::now();
-        let tail_writer = TailWriter::nothing(origin);
-        assert_eq!(tail_writer.last.get(), None);
-        tail_writer.note(origin + Duration::from_micros(5), PipeContents::Out, b"x");
-        assert_eq!(tail_writer.last.get(), Some(origin + Duration::from_micros(5)));
+        let last = AtomicInstant::never(origin);
+        assert_eq!(last.get(), None);
+        last.set(origin + Duration::from_micros(5));
+        assert_eq!(last.get(), Some(origin + Duration::from_micros(5)));
     }
 }

@@ -8,14 +8,12 @@ pub struct Cpu {
     pub core: usize,
     /// Largest cache; `None` when the machine does not tell.
     pub cache: Option<usize>,
-    /// Socket number.
     pub socket: usize,
 }
 
 /// The part of a machine that this process may use.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Topology {
-    /// Allowed CPUs.
     pub cpus: BTreeMap<usize, Cpu>,
     /// Allowed CPUs of each NUMA node; nodes without any are listed, empty.
     pub nodes: BTreeMap<usize, BTreeSet<usize>>,
@@ -36,7 +34,6 @@ pub(super) fn cpu_list(text: &str) -> Option<BTreeSet<usize>> {
     Some(all)
 }
 
-/// Limit on CPU numbers.
 const CPUS_MAX: usize = 1 << 16;
 
 #[cfg(test)]

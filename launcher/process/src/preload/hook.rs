@@ -9,10 +9,7 @@ use std::{
     io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::{
-            fs::{DirBuilderExt, OpenOptionsExt},
-            net::UnixDatagram,
-        },
+        unix::{fs::DirBuilderExt, net::UnixDatagram},
     },
     path::{Path, PathBuf},
 };
@@ -23,7 +20,6 @@ const FOLDER: &str = "fork-server";
 const NOTES: &str = "notes";
 /// Log file beside the folder with the server's output, for finding out why it failed.
 const LOG: &str = "fork-server.log";
-/// Limit on the bytes of a note.
 const NOTE_BYTES_MAX: usize = 8 << 10;
 /// Limit on the notes read at a time.
 const NOTES_MAX: usize = 256;
@@ -83,9 +79,6 @@ pub(super) struct Hook {
 
 impl Hook {
     /// Writes the files into the run's directory.
-    ///
-    /// # Errors
-    /// Any error of the system.
     pub(super) fn create(run_dir: &Path) -> io::Result<Self> {
         let path = run_dir.join(FOLDER);
         write_files(&path)?;
@@ -99,14 +92,8 @@ impl Hook {
         &self.path
     }
 
-    /// Opens the log file of the server; returns its path, too.
-    ///
-    /// # Errors
-    /// Any error of the system.
-    pub(super) fn log(&self) -> io::Result<(File, PathBuf)> {
-        let path = self.path.with_file_name(LOG);
-        let file = File::options().create(true).append(true).mode(0o600).open(&path)?;
-        Ok((file, path))
+    pub(super) fn log_path(&self) -> PathBuf {
+        self.path.with_file_name(LOG)
     }
 
     /// Returns the path of the socket for workers, which run as the same user; empty without a socket.
@@ -122,7 +109,6 @@ impl Hook {
         self.notes.as_ref().map(AsFd::as_fd)
     }
 
-    /// Returns the notes that came.
     pub(super) fn take_notes(&self) -> Vec<Vec<u8>> {
         let Some(socket) = &self.notes else { return Vec::new() };
         let mut note = vec![0; NOTE_BYTES_MAX];
@@ -135,7 +121,7 @@ impl Drop for Hook {
     fn drop(&mut self) {
         // A folder that cannot be removed is removed with the run.
         let _left = fs::remove_dir_all(&self.path);
-        let log = self.path.with_file_name(LOG);
+        let log = self.log_path();
         if fs::metadata(&log).is_ok_and(|found| found.len() == 0) {
             let _left = fs::remove_file(&log);
         }
@@ -158,7 +144,6 @@ pub(super) fn write_files(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a digest of the files.
 pub(super) fn digest() -> u64 {
     let mut hasher = DefaultHasher::new();
     FILES.hash(&mut hasher);

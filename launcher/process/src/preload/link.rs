@@ -13,7 +13,7 @@ use std::{
     io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
-        unix::net::UnixStream,
+        unix::{fs::OpenOptionsExt, net::UnixStream},
     },
     path::Path,
     process::Command,
@@ -32,13 +32,11 @@ pub(super) const IMPORT: &str = "serve";
 /// Prefix of the variables that only the hook reads.
 pub(super) const OURS: &str = "ENN_FORKSERVER_";
 
-/// Messages from the hook, one each.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum HookMessage {
     /// Modules and environment of a Python.
     Probe(Probed),
-    /// The imports are done.
     Ready(Ready),
     /// No worker can be forked here; the reason.
     Refuse(String),
@@ -58,7 +56,6 @@ pub(super) struct Probed {
 #[derive(Debug, Deserialize)]
 pub struct Ready {
     pub(crate) pid: u32,
-    /// Modules that were imported.
     pub modules: Vec<String>,
     /// Modules that could not be imported.
     #[serde(default)]
@@ -74,7 +71,6 @@ pub struct Ready {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Missing {
     pub(crate) name: String,
-    /// Text of the exception.
     pub(crate) why: String,
 }
 
@@ -89,9 +85,6 @@ pub(super) struct Link {
 
 impl Link {
     /// Starts a Python with the hook for the task `what`.
-    ///
-    /// # Errors
-    /// Any error of the system.
     pub(super) fn start(
         command: Command,
         what: &str,
@@ -102,7 +95,7 @@ impl Link {
         let (control, theirs) = UnixStream::pair()?;
         control.set_nonblocking(true)?;
         let command = hooked(command, what, preload, hook.path(), theirs.as_raw_fd());
-        let outlets = logged(hook.log()?.0)?;
+        let outlets = logged(&hook.log_path())?;
         let binding = Binding::inheriting(theirs.as_raw_fd()).in_new_session();
         let process = Process::start(&command, outlets, binding, guard);
         let process = process.map_err(|error| match error {
@@ -116,9 +109,6 @@ impl Link {
     }
 
     /// Makes a link to a process that was started elsewhere.
-    ///
-    /// # Errors
-    /// Any error of the system.
     pub(super) fn to(control: UnixStream) -> io::Result<Self> {
         control.set_nonblocking(true)?;
         Ok(Self { process: None, control, frames: FrameReader::default() })
@@ -177,11 +167,8 @@ impl Link {
 }
 
 /// Returns the streams of a server: its input is empty, and its output is written to the file.
-///
-/// # Errors
-/// No descriptor is available.
-pub(super) fn logged(log: File) -> io::Result<Outlets> {
-    let log = Outlet::from(log);
+pub(super) fn logged(path: &Path) -> io::Result<Outlets> {
+    let log = Outlet::from(File::options().create(true).append(true).mode(0o600).open(path)?);
     Ok(Outlets { stdin: Inlet::Empty, stdout: log.try_clone()?, stderr: log })
 }
 

@@ -28,8 +28,9 @@ mod unix;
 mod warm;
 
 pub use link::Ready;
+pub use request::PausedWorker;
 pub(crate) use server::ForkServer;
-pub use starter::{PausedWorker, Started, Starter, WorkerStart};
+pub use starter::{Started, Starter, WorkerStart};
 pub use trial::{Trial, try_out};
 pub use warm::{Status, WARM_IDLE, WarmError, WarmServer, warm_servers};
 

@@ -39,7 +39,6 @@ impl Recipe {
         !file.is_ok_and(|mut file| file.read_exact(&mut begin).is_ok() && begin == ELF)
     }
 
-    /// Makes the recipe of a command.
     pub(super) fn of(command: &Command) -> Self {
         let changes = command.get_envs().map(|(name, value)| (name.to_owned(), value.map(OsStr::to_owned)));
         Self {

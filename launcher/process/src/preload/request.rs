@@ -16,7 +16,6 @@ use std::{
     time::Duration,
 };
 
-/// Version of the protocol with the server.
 const VERSION: &str = "1";
 /// Longest wait for an answer of the server.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
@@ -39,7 +38,6 @@ pub(super) struct Inherited<'a> {
     pub(super) ignored: &'a [i32],
 }
 
-/// Reasons for which a worker was not forked.
 #[derive(Debug)]
 pub(super) enum NotForked {
     /// The server refuses this request, with the reason; it serves others.
@@ -54,9 +52,9 @@ impl From<io::Error> for NotForked {
     }
 }
 
-/// A worker that was forked and waits.
+/// A forked worker that waits. Dropping it ends the worker.
 #[derive(Debug)]
-pub(super) struct ForkedWorker {
+pub struct PausedWorker {
     pub(super) pid: u32,
     connection: UnixStream,
 }
@@ -69,34 +67,21 @@ impl Parent for WarmParent {
     fn exit(&mut self) -> io::Result<Exit> {
         #[derive(Deserialize)]
         struct Ended {
-            exit: WorkerExit,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "snake_case")]
-        enum WorkerExit {
-            Code(i32),
-            Signal(i32),
+            exit: Exit,
         }
         self.0.write_all(HOW)?;
         let frame = FrameReader::default().read(&mut self.0)?.ok_or(ErrorKind::TimedOut)?;
-        Ok(match serde_json::from_slice::<Ended>(&frame).map_err(io::Error::from)?.exit {
-            WorkerExit::Code(code) => Exit::Code(code),
-            WorkerExit::Signal(signal) => Exit::Signal(signal),
-        })
+        Ok(serde_json::from_slice::<Ended>(&frame)?.exit)
     }
 }
 
-impl ForkedWorker {
-    /// Returns the warm server as the worker's parent.
-    ///
-    /// # Errors
-    /// No descriptor is available.
+impl PausedWorker {
     pub(super) fn warm_parent(&self) -> io::Result<Box<dyn Parent>> {
         Ok(Box::new(WarmParent(self.connection.try_clone()?)))
     }
 
     /// Lets the worker begin. If it has ended meanwhile, its exit is handled as usual.
-    pub(super) fn release(mut self) {
+    pub fn release(mut self) {
         let _ended = self.connection.write_all(GO);
     }
 }
@@ -114,7 +99,7 @@ pub(super) fn fork(
     command: &Command,
     streams: [RawFd; 3],
     inherited: &Inherited<'_>,
-) -> Result<ForkedWorker, NotForked> {
+) -> Result<PausedWorker, NotForked> {
     let (mut connection, theirs) = UnixStream::pair()?;
     connection.set_read_timeout(Some(SILENCE_MAX))?;
     connection.set_write_timeout(Some(SILENCE_MAX))?;
@@ -126,7 +111,7 @@ pub(super) fn fork(
     match FrameReader::default().read(&mut connection)? {
         None => Err(NotForked::Lost(ErrorKind::TimedOut.into())),
         Some(reply) => match serde_json::from_slice(&reply).map_err(io::Error::from)? {
-            Reply::Pid(pid) if pid > 1 => Ok(ForkedWorker { pid, connection }),
+            Reply::Pid(pid) if pid > 1 => Ok(PausedWorker { pid, connection }),
             Reply::Pid(pid) => Err(NotForked::Lost(io::Error::other(format!("pid {pid} is no worker's")))),
             Reply::Refuse(why) => Err(NotForked::Refused(why)),
         },
@@ -137,8 +122,7 @@ pub(super) fn fork(
 fn send(socket: &UnixStream, bytes: &[u8], fds: &[RawFd]) -> io::Result<usize> {
     let rights = [ControlMessage::ScmRights(fds)];
     let rights = if fds.is_empty() { &[][..] } else { &rights[..] };
-    let flags = MsgFlags::MSG_NOSIGNAL;
-    Ok(sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], rights, flags, None)?)
+    Ok(sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], rights, MsgFlags::MSG_NOSIGNAL, None)?)
 }
 
 /// A run's request to a warm server for workers like those of a command.
@@ -212,7 +196,7 @@ mod tests {
         (request, connection)
     }
 
-    fn ask(reply: &'static [u8]) -> (Result<ForkedWorker, NotForked>, Vec<u8>, UnixStream) {
+    fn ask(reply: &'static [u8]) -> (Result<PausedWorker, NotForked>, Vec<u8>, UnixStream) {
         let (control, theirs) = UnixStream::pair().unwrap();
         let server = thread::spawn(move || serve(&theirs, reply));
         let mut command = Command::new("python3");

@@ -17,22 +17,20 @@ const PLACEHOLDER: [&str; 2] = ["-u", "/.enn-warm-server"];
 const SERVERS_MAX: usize = 4;
 /// Slurm's daemon of a job step: a server started in the step ends with it.
 const STEP_DAEMON: &str = "slurmstepd";
-/// Limit on the ancestors that are inspected.
 const ANCESTORS_MAX: usize = 64;
 
-/// The search and its state.
 #[derive(Debug)]
 pub(super) struct WarmSearch {
     warm: WarmSettings,
     place: PathBuf,
     /// Servers that were not queried yet, in order; `None`: they were not listed yet.
-    untried: Option<std::vec::IntoIter<WarmServer>>,
+    pub(super) untried: Option<std::vec::IntoIter<WarmServer>>,
     /// Server that is queried, or serves.
     at: Option<WarmServer>,
     /// Reason why the first queried server does not fit.
-    why: Option<String>,
+    pub(super) why: Option<String>,
     /// Process id of the server that was started here.
-    started: Option<u32>,
+    pub(super) started: Option<u32>,
 }
 
 impl WarmSearch {
@@ -43,11 +41,6 @@ impl WarmSearch {
     pub(super) fn new(warm: &WarmSettings) -> io::Result<Self> {
         let place = warm::place(&warm.parent)?;
         Ok(Self { warm: warm.clone(), place, untried: None, at: None, why: None, started: None })
-    }
-
-    /// Returns whether servers were listed.
-    pub(super) fn has_begun(&self) -> bool {
-        self.untried.is_some()
     }
 
     /// Queries the next server. `None`: there is none.
@@ -82,19 +75,8 @@ impl WarmSearch {
         self.at = None;
     }
 
-    /// Returns why the first queried server does not fit.
-    pub(super) fn why(&self) -> Option<&str> {
-        self.why.as_deref()
-    }
-
-    /// Returns the process id of the server that was started here.
-    pub(super) fn started(&self) -> Option<u32> {
-        self.started
-    }
-
-    /// Returns the log file of the server.
     pub(super) fn log(&self) -> Option<PathBuf> {
-        Some(self.at.as_ref()?.log().ok()?.1)
+        Some(self.at.as_ref()?.log_path())
     }
 
     /// Checks that workers of this server are suitable for the run.
@@ -115,14 +97,10 @@ impl WarmSearch {
         Ok(())
     }
 
-    /// Starts a server, and queries it.
-    ///
-    /// # Errors
-    /// Any error of the system.
     pub(super) fn start(&mut self, command: &Recipe, preload: &Preload, request: &JoinRequest) -> io::Result<Link> {
         self.make_room();
         let (server, socket) = WarmServer::create(&self.place)?;
-        let outlets = logged(server.log()?.0)?;
+        let outlets = logged(&server.log_path())?;
         let mut program =
             hooked(command.with_args(PLACEHOLDER).command(), "warm", preload, server.folder(), socket.as_raw_fd());
         program
@@ -192,14 +170,14 @@ mod tests {
         let an_hour_ago = SystemTime::now() - Duration::from_secs(3_600);
         File::options().write(true).open(place.join(ours("old/ready"))).unwrap().set_modified(an_hour_ago).unwrap();
         let mut search = search(parent.path());
-        assert!(!search.has_begun());
+        assert!(search.untried.is_none());
         for (name, why) in [("new", "it is busy"), ("old", "it is old")] {
             assert!(search.next(&request(name)).is_some());
             assert!(!search.is_importing());
             search.refused(why.to_owned());
         }
-        assert!(search.next(&request("none")).is_none() && search.has_begun());
-        assert_eq!(search.why(), Some("it is busy"));
+        assert!(search.next(&request("none")).is_none() && search.untried.is_some());
+        assert_eq!(search.why.as_deref(), Some("it is busy"));
         assert_eq!((old.join().unwrap(), new.join().unwrap()), (vec!["old".to_owned()], vec!["new".to_owned()]));
         let strange = warm::list(&place).unwrap().into_iter().find(|server| !server.has_our_files()).unwrap();
         assert!(strange.stop().is_err(), "it answers what it was told to");

@@ -11,7 +11,7 @@ use super::{
     hook::Hook,
     link::{HookMessage, IMPORT, Link, Probed, Ready},
     recipe::Recipe,
-    request::{self, ForkedWorker, Inherited, JoinRequest, NotForked},
+    request::{self, Inherited, JoinRequest, NotForked, PausedWorker},
     search::WarmSearch,
 };
 use crate::{Guard, ignored_signals};
@@ -36,7 +36,6 @@ const LOG_BYTES_MAX: u64 = 4 << 10;
 /// A command that does nothing: the hook answers first.
 pub(super) const QUESTION: [&str; 3] = ["-u", "-c", "pass"];
 
-/// Change of a server's state.
 #[derive(Debug)]
 pub(crate) enum ServerChange {
     /// The server takes requests from now on.
@@ -45,16 +44,12 @@ pub(crate) enum ServerChange {
     Gone(Option<String>),
 }
 
-/// Phase of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ServerPhase {
-    /// The Python is being probed.
     Probing,
     /// A warm server is queried whether it fits.
     Asking,
-    /// The server imports.
     Importing,
-    /// The server takes requests.
     Serving,
 }
 
@@ -74,7 +69,6 @@ pub(crate) struct ForkServer {
     began: Instant,
     /// Search among the warm servers of this user; `None`: the run has a server of its own.
     search: Option<WarmSearch>,
-    /// Whether the Python has answered the probe.
     probed: bool,
     /// Sentences for the user.
     notes: Vec<String>,
@@ -82,9 +76,6 @@ pub(crate) struct ForkServer {
 
 impl ForkServer {
     /// Begins with a probe of the Python of `command`, whose variables are those of every worker, or with a query of warm servers.
-    ///
-    /// # Errors
-    /// Any error of the system.
     pub(super) fn start(preload: Preload, command: Recipe, run_dir: &Path, guard: &mut Guard) -> io::Result<Self> {
         // The mask can only be read by setting it; this process makes no file in between.
         let mask = umask(Mode::empty());
@@ -112,7 +103,6 @@ impl ForkServer {
         Ok(server)
     }
 
-    /// Probes the Python.
     fn probe(&mut self, guard: &mut Guard) -> io::Result<()> {
         let question = self.command.with_args(QUESTION).command();
         self.link = Some(Link::start(question, "probe", &self.preload, &self.hook, guard)?);
@@ -148,7 +138,7 @@ impl ForkServer {
 
     /// Returns the server's processes among the launcher's children.
     pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
-        let started = self.search.as_ref().and_then(WarmSearch::started);
+        let started = self.search.as_ref().and_then(|search| search.started);
         self.link.as_ref().and_then(Link::pid).into_iter().chain(started)
     }
 
@@ -244,7 +234,7 @@ impl ForkServer {
         if let Some(mut probe) = self.link.take() {
             probe.kill(guard);
         }
-        if self.search.as_ref().is_some_and(|search| !search.has_begun()) && self.ask_next() {
+        if self.search.as_ref().is_some_and(|search| search.untried.is_none()) && self.ask_next() {
             return None;
         }
         self.import(guard).err().map(|error| gone(&format!("it cannot be started: {error}")))
@@ -256,7 +246,7 @@ impl ForkServer {
         self.link = Some(match &mut self.search {
             None => Link::start(self.command.command(), IMPORT, &self.preload, &self.hook, guard)?,
             Some(search) => {
-                if let Some(why) = search.why() {
+                if let Some(why) = &search.why {
                     self.notes.push(format!("no warm server fits: {why}; another one is started"));
                 }
                 search.start(&self.command, &self.preload, &request)?
@@ -271,7 +261,7 @@ impl ForkServer {
     ///
     /// # Errors
     /// The server refuses, or is gone.
-    pub(super) fn fork(&self, command: &Command, streams: [RawFd; 3]) -> Result<ForkedWorker, NotForked> {
+    pub(super) fn fork(&self, command: &Command, streams: [RawFd; 3]) -> Result<PausedWorker, NotForked> {
         let Some(link) = &self.link else { return Err(NotForked::Lost(io::ErrorKind::NotConnected.into())) };
         let command = &self.command.resolved(command);
         let notes = self.hook.notes_path();
@@ -290,11 +280,10 @@ impl ForkServer {
         }
     }
 
-    /// Returns the last line of the server's log.
     fn last_log_line(&self) -> Option<String> {
         let path = match &self.search {
             Some(search) if self.phase == ServerPhase::Importing => search.log()?,
-            _ => self.hook.log().ok()?.1,
+            _ => self.hook.log_path(),
         };
         let mut file = File::open(path).ok()?;
         let length = file.metadata().ok()?.len();

@@ -4,7 +4,7 @@ use super::{
     ForkServer, Preload,
     link::Ready,
     recipe::Recipe,
-    request::{ForkedWorker, NotForked},
+    request::{NotForked, PausedWorker},
     server::ServerChange,
 };
 use crate::{Binding, Guard, Inlet, Outlets, Process, StartError};
@@ -22,7 +22,6 @@ const BEHIND: Duration = Duration::from_secs(10);
 /// Limit on the distinct notes of workers that are reported in a run.
 const NOTES_MAX: usize = 16;
 
-/// A worker that is to be started.
 pub struct WorkerStart<'a> {
     /// Program, arguments and variables.
     pub command: &'a Command,
@@ -31,24 +30,12 @@ pub struct WorkerStart<'a> {
     pub binding: Binding,
 }
 
-/// A worker that was started.
 pub struct Started {
     pub process: Process,
     /// A forked worker waits until it is released; an executed one is running.
     pub held: Option<PausedWorker>,
 }
 
-/// A forked worker that waits. Dropping it ends the worker.
-#[derive(Debug)]
-pub struct PausedWorker(ForkedWorker);
-
-impl PausedWorker {
-    pub fn release(self) {
-        self.0.release();
-    }
-}
-
-/// A server that is started later.
 #[derive(Debug)]
 struct DelayedServer {
     preload: Preload,
@@ -72,7 +59,6 @@ pub struct Starter {
 }
 
 impl Starter {
-    /// Makes a starter that executes every worker.
     pub fn execute() -> Self {
         Self::default()
     }
@@ -154,7 +140,7 @@ impl Starter {
                 Ok(waiting) => {
                     let parent = server.is_warm().then(|| waiting.warm_parent()).transpose();
                     match parent.and_then(|parent| Process::adopt(waiting.pid, parent, &binding, guard)) {
-                        Ok(process) => return Ok(Started { process, held: Some(PausedWorker(waiting)) }),
+                        Ok(process) => return Ok(Started { process, held: Some(waiting) }),
                         Err(error) => {
                             self.report(format!("a forked worker cannot be watched: {error}; it is executed"))
                         }

@@ -7,9 +7,7 @@ use std::{io, path::Path, process::Command};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Trial {
-    /// Workers would be forked.
     Forks {
-        /// Modules that were imported.
         modules: Vec<String>,
         /// Duration of the imports in seconds.
         seconds: f64,
@@ -19,9 +17,6 @@ pub enum Trial {
 }
 
 /// Starts a server with the Python of `command` and its variables, or finds a warm one; `dir` is a directory of this process.
-///
-/// # Errors
-/// Any error of the system.
 pub fn try_out(mut command: Command, preload: Preload, dir: &Path) -> io::Result<Trial> {
     let mut guard = Guard::start(None, None)?;
     command.args(QUESTION);

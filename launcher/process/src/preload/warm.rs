@@ -30,10 +30,7 @@ use std::{
     io::{self, ErrorKind, Write},
     os::{
         fd::AsRawFd,
-        unix::{
-            fs::OpenOptionsExt,
-            net::{UnixListener, UnixStream},
-        },
+        unix::net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
@@ -50,13 +47,10 @@ const MAKING_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for a server's status.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 
-/// Status of a warm server, as it reports it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Status {
     pub pid: u32,
-    /// Version of Python.
     pub version: String,
-    /// Path of the interpreter.
     pub executable: String,
     /// Version of PyTorch, if it is among the modules.
     #[serde(default)]
@@ -122,29 +116,19 @@ pub(super) fn list(place: &Path) -> io::Result<Vec<WarmServer>> {
     Ok(found)
 }
 
-/// Errors of warm servers.
 #[derive(Debug, thiserror::Error)]
 pub enum WarmError {
-    /// The folder of warm servers cannot be used.
     #[error("the warm servers of this user, in a folder of {}: {source}", parent.display())]
-    Place {
-        /// Parent of the folder.
-        parent: PathBuf,
-        source: io::Error,
-    },
-    /// No interpreter was found.
+    Place { parent: PathBuf, source: io::Error },
     #[error("no python3 or python is on PATH\nhint: activate an environment, or name an interpreter with --python")]
     NoPython,
-    /// The server cannot be started.
     #[error("the warm server cannot be started: {0}")]
     Start(io::Error),
     /// The server cannot serve.
     #[error("{0}\nhint: `enn doctor` says whether workers can be forked with the active Python")]
     Refused(String),
-    /// The server exists and does not answer.
     #[error("the warm server in {} does not answer: {source}\nhint: `ls -l {}` shows its owner", folder.display(), folder.display())]
     Silent { folder: PathBuf, source: io::Error },
-    /// No warm server has this process id.
     #[error("no warm server of this user has pid {0}\nhint: `enn warm status` shows them")]
     Unknown(u32),
 }
@@ -154,32 +138,21 @@ impl WarmServer {
         &self.folder
     }
 
-    /// Returns whether the server still imports.
     pub fn is_importing(&self) -> bool {
         !self.folder.join(READY).exists()
     }
 
-    /// Queries the server's status.
-    ///
-    /// # Errors
-    /// The server does not answer in time.
     pub fn status(&self) -> io::Result<Status> {
         Ok(serde_json::from_value(self.document()?)?)
     }
 
     /// Queries the server's status as a JSON document.
-    ///
-    /// # Errors
-    /// The server does not answer in time.
     pub fn document(&self) -> io::Result<Value> {
         let mut answer: Value = serde_json::from_slice(&self.ask(b"status")?)?;
         Ok(answer["status"].take())
     }
 
     /// Ends the server. Runs that use it continue. Returns its process id.
-    ///
-    /// # Errors
-    /// The server does not answer in time.
     pub fn stop(&self) -> io::Result<u32> {
         #[derive(Deserialize)]
         struct Answer {
@@ -208,9 +181,6 @@ impl WarmServer {
     }
 
     /// Makes the folder of a new server, with its socket, which is to be inherited.
-    ///
-    /// # Errors
-    /// Any error of the system.
     pub(super) fn create(place: &Path) -> io::Result<(Self, UnixListener)> {
         let number = RandomState::new().build_hasher().finish();
         let folder = place.join(format!("{:016x}-{number:016x}", hook::digest()));
@@ -219,13 +189,8 @@ impl WarmServer {
         Ok((Self { folder, used: SystemTime::now() }, socket))
     }
 
-    /// Opens the log file of the server; returns its path, too.
-    ///
-    /// # Errors
-    /// Any error of the system.
-    pub(super) fn log(&self) -> io::Result<(File, PathBuf)> {
-        let path = self.folder.join(LOG);
-        Ok((File::options().create(true).append(true).mode(0o600).open(&path)?, path))
+    pub(super) fn log_path(&self) -> PathBuf {
+        self.folder.join(LOG)
     }
 
     /// Records that a run uses the server now.

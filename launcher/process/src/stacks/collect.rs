@@ -5,9 +5,9 @@ use super::{
     recorder::Recorder,
     tool::{Tool, ToolOutcome},
 };
+use crate::wait_ready;
 use nix::{
-    errno::Errno,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
+    poll::{PollFd, PollFlags},
     sys::inotify::{AddWatchFlags, InitFlags, Inotify},
 };
 use std::{
@@ -28,14 +28,12 @@ const AT_A_TIME: usize = 4;
 /// Time for the flight recorder to write after a trigger; it reads its pipe about once a second.
 const DUMP_WAIT: Duration = Duration::from_secs(5);
 
-/// A process to inspect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StackTarget {
     pub rank: u32,
     pub pid: u32,
 }
 
-/// Stack and state of one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankStack {
     pub rank: u32,
@@ -50,7 +48,6 @@ pub struct RankStack {
     pub recorder: Option<PathBuf>,
 }
 
-/// Stacks of all inspected processes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stacks {
     /// Entries in the order of the targets.
@@ -58,8 +55,6 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// Returns one line for each rank.
-    #[must_use]
     pub fn summary(&self) -> Vec<String> {
         let line = |one: &RankStack| {
             let dump = one.recorder.as_ref().map(|path| format!("; flight recorder: {}", path.display()));
@@ -70,13 +65,11 @@ impl Stacks {
 }
 
 /// Inspects all targets and writes `rank<N>.txt` into `dir`, which is made. Takes little longer than `limit`.
-#[must_use]
 pub fn collect(targets: &[StackTarget], dir: &Path, limit: Duration) -> Stacks {
     collect_with(&Tools::default(), targets, dir, limit)
 }
 
 /// Does the same as [`collect`] with other tools.
-#[must_use]
 pub fn collect_with(tools: &Tools, targets: &[StackTarget], dir: &Path, limit: Duration) -> Stacks {
     let deadline = Instant::now() + limit;
     let recorders: Vec<Recorder> = targets
@@ -172,14 +165,11 @@ fn wait_for_dumps(recorders: &[&Recorder], since: SystemTime, deadline: Instant)
         let _absent = watch.add_watch(dir, AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_MOVED_TO);
     }
     while recorders.iter().any(|recorder| recorder.dump(since).is_none()) {
-        let left = deadline.saturating_duration_since(Instant::now());
         let mut fds = [PollFd::new(watch.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
-            Ok(0) if Instant::now() >= deadline => return,
-            Ok(0) | Err(Errno::EINTR) => {}
-            Ok(_) => drop(watch.read_events()),
-            Err(_) => return,
+        if wait_ready(&mut fds, Some(deadline)).is_err() || !fds[0].any().unwrap_or(true) {
+            return;
         }
+        drop(watch.read_events());
     }
 }
 

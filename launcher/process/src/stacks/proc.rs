@@ -1,5 +1,6 @@
 //! State of a process from /proc, without stopping it.
 
+use crate::ProcStat;
 use nix::unistd::{SysconfVar, sysconf};
 use std::{
     fmt::Write,
@@ -8,25 +9,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Fields of /proc/PID/stat.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stat {
-    state: char,
-    /// User and system time in ticks.
-    cpu: u64,
-    /// Start after boot in ticks.
-    start: u64,
-    /// Resident memory in pages.
-    pages: u64,
-}
-
 /// Returns one line on a process: state, CPU time and memory. Takes microseconds and needs no tool.
-#[must_use]
 pub fn activity(pid: u32) -> String {
     let dir = process(pid);
-    let Some(stat) = read(&dir.join("stat")).and_then(|text| parse_stat(&text)) else {
-        return "gone".into();
-    };
+    let Some(stat) = ProcStat::read(pid) else { return "gone".into() };
     let mut line = state(stat.state).to_owned();
     if let Some(place) = wait_channel(&dir).filter(|_| !matches!(stat.state, 'R' | 'Z' | 'X')) {
         let _ok = write!(line, " in {place}");
@@ -51,7 +37,7 @@ pub(super) fn threads(pid: u32) -> String {
     for id in ids {
         let dir = tasks.join(id.to_string());
         let name = read(&dir.join("comm")).unwrap_or_default();
-        let stat = read(&dir.join("stat")).and_then(|text| parse_stat(&text));
+        let stat = read(&dir.join("stat")).and_then(|text| ProcStat::parse(&text));
         let state = stat.map_or("ended", |stat| state(stat.state));
         let _ok = write!(lines, "{id:>8}  {:16}  {state}", name.trim());
         if let Some(place) = wait_channel(&dir) {
@@ -68,7 +54,7 @@ pub(super) fn threads(pid: u32) -> String {
 
 /// Returns the start time of the process, by the clock of this host.
 pub(super) fn started(pid: u32) -> Option<SystemTime> {
-    let stat = parse_stat(&read(&process(pid).join("stat"))?)?;
+    let stat = ProcStat::read(pid)?;
     let boot = read(Path::new("/proc/stat"))?;
     let boot = boot.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
     let after = stat.start / ticks_per_second();
@@ -100,16 +86,6 @@ fn wait_channel(dir: &Path) -> Option<String> {
     read(&dir.join("wchan")).filter(|place| !place.is_empty() && place != "0")
 }
 
-fn parse_stat(text: &str) -> Option<Stat> {
-    // The name of a process may hold spaces and parentheses.
-    let (_, rest) = text.rsplit_once(')')?;
-    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    // Fields are counted from 1 in proc(5); the first of `rest` is the third.
-    let number = |field: usize| fields.get(field - 3).and_then(|text| text.parse::<u64>().ok());
-    let state = fields.first()?.chars().next()?;
-    Some(Stat { state, cpu: number(14)? + number(15)?, start: number(22)?, pages: number(24)? })
-}
-
 fn state(letter: char) -> &'static str {
     match letter {
         'R' => "running",
@@ -138,13 +114,6 @@ fn system(what: SysconfVar) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_with_parentheses() {
-        let text = "7 (a) b) S 1 2 3 0 -1 4194304 1 2 3 4 150 50 0 0 20 0 1 0 270484 99 1234 0\n";
-        assert_eq!(parse_stat(text), Some(Stat { state: 'S', cpu: 200, start: 270_484, pages: 1234 }));
-        assert_eq!(parse_stat("7 (a"), None);
-    }
 
     #[test]
     fn this_process_runs() {

@@ -22,25 +22,20 @@ impl Default for Tools {
     }
 }
 
-/// One tool with its arguments for one process.
 #[derive(Debug)]
 pub(super) struct Tool {
-    /// Name for people.
     pub(super) name: &'static str,
     program: OsString,
     args: Vec<String>,
 }
 
-/// Result of running a tool.
 #[derive(Debug)]
 pub(super) enum ToolOutcome {
     /// The tool ended; its output is in the file.
     Ended,
-    /// The tool is not installed.
     Missing,
     /// The tool was killed at the deadline.
     TimedOut,
-    /// The tool could not be run.
     Failed(io::Error),
 }
 

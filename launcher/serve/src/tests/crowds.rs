@@ -97,7 +97,7 @@ fn idle_connections_make_room_for_those_who_ask() {
     // At once, only the health is told; nobody has been idle for long.
     assert_eq!(bench.get("/health/live").status, 200);
     assert_eq!(bench.get("/").status, 503);
-    std::thread::sleep(connections::IDLE_MIN);
+    std::thread::sleep(http::IDLE_MIN);
     assert_eq!(bench.post(&row(1.0)).status, 200);
     assert_eq!(bench.get("/health").status, 200);
     let mut closed = 0;
@@ -113,7 +113,7 @@ fn those_whose_requests_are_computed_keep_their_places_and_health_is_answered() 
     let bench = Bench::new(Limits { connections_max: 2, ..Limits::default() });
     let busy: Vec<TcpStream> = (0..2).map(|a| bench.send(&post(&row(f64::from(a))))).collect();
     bench.rows();
-    std::thread::sleep(connections::IDLE_MIN);
+    std::thread::sleep(http::IDLE_MIN);
     for path in ["/health/live", "/health", "/health/ready"] {
         let health = bench.get(path);
         assert!(health.status == 200 && health.text.contains("\"live\":true"), "{}", health.text);

@@ -45,7 +45,6 @@ use std::{
 const ENGINES: &str = "engines";
 /// Maximum number of rows of one call, so that an answer does not take long.
 const CALL_ROWS_MAX: usize = 4096;
-/// Maximum time for an answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(600);
 /// Maximum wait for the current computation after a signal.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -74,9 +73,7 @@ pub(super) fn chosen(model: &Path, facts: &Facts, options: &PredictOptions) -> R
 /// The program that computes predictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
-    /// The run's own workers.
     Native,
-    /// An exported model in its own runtime.
     Exported(Target),
 }
 
@@ -179,7 +176,6 @@ impl EngineSpec {
         Ok(Self { packed: packed.clone(), tools, scratch: scratch.to_owned(), is_point })
     }
 
-    /// Starts a runtime with the artifact loaded.
     pub(in crate::api) fn start(&self) -> Result<ArtifactRunner, ExportError> {
         let mut engine = ArtifactRunner::start(&self.packed, &self.tools, &self.scratch, self.is_point)?;
         engine.set_time(ANSWER_WAIT_MAX);
@@ -235,7 +231,6 @@ struct ChunkThreads {
     max_restarts: u32,
 }
 
-/// The result of one computation.
 enum ChunkResult {
     Chunk(Range<usize>, WrittenChunk),
     Restarted(String),
@@ -301,7 +296,6 @@ pub(super) fn compute(
 }
 
 impl Chunks<'_> {
-    /// Returns the chunks that are not in the ledger.
     fn todo(&self) -> Vec<Range<usize>> {
         let done = self.ledger.lock().unwrap_or_else(PoisonError::into_inner).done();
         let starts = (0..self.rows).step_by(self.chunk_rows.max(1) as usize);

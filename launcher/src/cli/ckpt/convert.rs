@@ -2,9 +2,9 @@
 
 use super::{
     super::{bar::Bar, flags::Runs, output},
-    path, print,
+    path,
 };
-use crate::{Error, facts::Facts};
+use crate::{Error, facts::Facts, names::names};
 use enn_checkpoint::convert::{self, ConvertError, ConvertOptions, Converted, Selection, Target};
 use enn_common::{checkpoint::TensorDType, fs::space::readable};
 use serde_json::json;
@@ -27,8 +27,8 @@ pub(super) struct Args {
     #[arg(value_name = "TARGET", help_heading = "Job")]
     target: PathBuf,
     /// Form, where the name does not say it: dcp, enn (dcp with a sealed manifest), shards (safetensors with an index)
-    #[arg(long, value_name = "FORM", help_heading = "Job")]
-    to: Option<To>,
+    #[arg(long, value_name = "FORM", value_parser = names(&FORMS, &[]), help_heading = "Job")]
+    to: Option<Target>,
     /// Bytes after which another file is begun (dcp, enn, shards)
     #[arg(long, value_name = "N", default_value_t = convert::SHARD_BYTES, help_heading = "Job")]
     shard_bytes: u64,
@@ -62,8 +62,8 @@ struct ConvertFlags {
     #[arg(long, value_name = "NAME", help_heading = "Job")]
     strip: Option<String>,
     /// Element type of floating-point tensors: float64, float32, float16 or bfloat16
-    #[arg(long, value_name = "TYPE", help_heading = "Job")]
-    dtype: Option<Float>,
+    #[arg(long, value_name = "TYPE", value_parser = names(&FLOATS, &[]), help_heading = "Job")]
+    dtype: Option<TensorDType>,
     /// Replace the target if it is there
     #[arg(long, help_heading = "Job")]
     replace: bool,
@@ -74,49 +74,31 @@ struct ConvertFlags {
     json: bool,
 }
 
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum To {
-    Dcp,
-    Enn,
-    Safetensors,
-    Shards,
-    Pt,
-}
-
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Float {
-    #[value(name = "float64")]
-    Float64,
-    #[value(name = "float32")]
-    Float32,
-    #[value(name = "float16")]
-    Float16,
-    #[value(name = "bfloat16")]
-    Bfloat16,
-}
+/// The values of --to.
+const FORMS: [(&str, Target); 5] = [
+    ("dcp", Target::Dcp),
+    ("enn", Target::Enn),
+    ("safetensors", Target::Safetensors),
+    ("shards", Target::Shards),
+    ("pt", Target::Pt),
+];
+/// The values of --dtype.
+const FLOATS: [(&str, TensorDType); 4] = [
+    ("float64", TensorDType::F64),
+    ("float32", TensorDType::F32),
+    ("float16", TensorDType::F16),
+    ("bfloat16", TensorDType::Bf16),
+];
 
 impl ConvertFlags {
     fn options(&self, form: Option<Target>, shard_bytes: u64) -> ConvertOptions {
         let select = Selection { only: self.only.clone(), without: self.without.clone(), strip: self.strip.clone() };
-        let dtype = self.dtype.map(|float| match float {
-            Float::Float64 => TensorDType::F64,
-            Float::Float32 => TensorDType::F32,
-            Float::Float16 => TensorDType::F16,
-            Float::Bfloat16 => TensorDType::Bf16,
-        });
-        ConvertOptions { form, select, dtype, shard_bytes, replace: self.replace }
+        ConvertOptions { form, select, dtype: self.dtype, shard_bytes, replace: self.replace }
     }
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
-    let form = args.to.map(|to| match to {
-        To::Dcp => Target::Dcp,
-        To::Enn => Target::Enn,
-        To::Safetensors => Target::Safetensors,
-        To::Shards => Target::Shards,
-        To::Pt => Target::Pt,
-    });
-    work(&args.source, &args.target, &args.flags, &args.flags.options(form, args.shard_bytes), facts)
+    work(&args.source, &args.target, &args.flags, &args.flags.options(args.to, args.shard_bytes), facts)
 }
 
 pub(super) fn run_merge(args: &MergeArgs, facts: &Facts) -> Result<(), Error> {
@@ -144,7 +126,7 @@ fn work(
         "path": done.path, "files_read": done.sources, "tensors": done.tensors, "values": done.values, "bytes": done.bytes,
         "left_out": done.left_out, "notes": done.notes,
     });
-    print(flags.json, Ok(json), || text(&done))
+    output::print(flags.json, &json, || text(&done))
 }
 
 fn text(done: &Converted) -> String {

@@ -2,7 +2,7 @@
 
 use super::{
     super::{bar::Bar, flags::Runs, output},
-    Located, locate, print,
+    Located, locate,
 };
 use crate::{Error, facts::Facts};
 use enn_checkpoint::convert::{self, Differences, Pair};
@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         let bar = Bar::new("fetching", args.json);
         for (located, places) in [&first, &second].into_iter().zip(pair.trust_checksums()) {
             if let Located::Remote(outlined) = located {
-                outlined.outline().fetch(&places, &mut |done, total| bar.set(done, total))?;
+                outlined.outline.fetch(&places, &mut |done, total| bar.set(done, total))?;
             }
         }
     }
@@ -54,7 +54,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         "suspicions": found.suspicions, "shapes": found.shapes, "types": found.types, "plain": found.plain,
         "values": found.values.iter().map(values).collect::<Vec<_>>(),
     });
-    print(args.json, Ok(json), || text(&found))?;
+    output::print(args.json, &json, || text(&found))?;
     Ok(if found.is_empty() { ExitCode::Success } else { ExitCode::Artifact })
 }
 

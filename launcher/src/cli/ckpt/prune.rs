@@ -1,6 +1,9 @@
 //! `enn ckpt prune`.
 
-use super::{super::bar::Bar, CheckpointArgs, print};
+use super::{
+    super::{bar::Bar, output},
+    CheckpointArgs,
+};
 use crate::{Error, api, facts::Facts};
 use enn_common::{
     checkpoint::{
@@ -57,7 +60,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     }
     let one = |one: &Judged| json!({"step": one.step, "path": one.path, "bytes": one.bytes, "keeps": one.keeps, "reason": one.reason});
     let json = json!({"dry_run": args.dry_run, "checkpoints": judged.iter().map(one).collect::<Vec<_>>()});
-    print(args.which.json, Ok(json), || text(&judged, args.dry_run))
+    output::print(args.which.json, &json, || text(&judged, args.dry_run))
 }
 
 fn text(judged: &[Judged], dry_run: bool) -> String {

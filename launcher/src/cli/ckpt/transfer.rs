@@ -1,8 +1,8 @@
 //! `enn ckpt push` and `pull`.
 
 use super::{
-    super::{bar::Bar, flags::Runs},
-    path, print,
+    super::{bar::Bar, flags::Runs, output},
+    path,
 };
 use crate::{Error, facts::Facts};
 use enn_checkpoint::remote::{self, Pushed, Store};
@@ -81,7 +81,7 @@ pub(super) fn run_push(args: &PushArgs, facts: &Facts) -> Result<(), Error> {
         let present = one.present;
         format!("{}: {sent} files sent, {present} were there, {bytes} in all", one.place)
     };
-    print(args.json, Ok(json), || pushed.iter().map(line).collect::<Vec<_>>().join("\n"))
+    output::print(args.json, &json, || pushed.iter().map(line).collect::<Vec<_>>().join("\n"))
 }
 
 fn push(
@@ -108,7 +108,7 @@ pub(super) fn run_pull(args: &PullArgs, facts: &Facts) -> Result<(), Error> {
         "path": done.path, "place": done.place, "step": done.step, "files": done.files, "bytes": done.bytes,
         "resumed": done.resumed,
     });
-    print(args.json, Ok(json), || {
+    output::print(args.json, &json, || {
         format!("{}: {} files, {}, every digest is right", done.path.display(), done.files, readable(done.bytes))
     })
 }

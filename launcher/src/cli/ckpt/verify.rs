@@ -2,7 +2,7 @@
 
 use super::{
     super::{bar::Bar, output},
-    CheckpointArgs, print,
+    CheckpointArgs,
 };
 use crate::{Error, api, facts::Facts};
 use enn_checkpoint::convert::{self, Outcome, Verified};
@@ -45,7 +45,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         "path": found.path, "form": found.form, "ok": code == ExitCode::Success, "outcome": outcome.name(), "tensors": found.tensors, "values": found.values,
         "bytes": found.bytes, "problems": found.problems, "foreign": found.foreign, "dangerous": found.dangerous, "suspicions": found.suspicions, "notes": found.notes,
     });
-    print(args.which.json, Ok(json), || text(&found))?;
+    output::print(args.which.json, &json, || text(&found))?;
     Ok(code)
 }
 

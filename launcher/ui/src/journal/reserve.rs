@@ -8,7 +8,6 @@ use std::{
 
 /// Name of the file in a run directory, while a launcher works there.
 const FILE: &str = ".events.reserve";
-/// Size of the file, bytes.
 pub(super) const BYTES: usize = 64 << 10;
 
 /// A file that only occupies disk space. It is removed when this is dropped.

@@ -2,6 +2,11 @@
 
 use super::*;
 use crate::model::tests::{events, gang_events};
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    time::Instant,
+};
 
 fn ask(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
@@ -28,7 +33,7 @@ fn a_scraper_sees_the_run_as_it_goes() {
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains(openmetrics::CONTENT_TYPE), "{text}");
     assert!(text.contains("enn_run_state{enn_run_state=\"waiting\"} 1"), "{text}");
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{head}");
+    assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{head}");
 }
 
 #[test]
@@ -44,7 +49,7 @@ fn a_resumed_run_keeps_its_past() {
 fn what_is_no_scrape_is_refused() {
     let server = server();
     assert!(ask(server.address(), b"GET /etc/passwd HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
-    assert!(ask(server.address(), b"PUT /metrics HTTP/1.1\r\n\r\n").contains("Allow: GET, HEAD\r\n"));
+    assert!(ask(server.address(), b"PUT /metrics HTTP/1.1\r\n\r\n").contains("allow: GET, HEAD\r\n"));
     assert!(ask(server.address(), b"hello\r\n\r\n").starts_with("HTTP/1.1 400 "));
     let long = [b"GET /metrics HTTP/1.1\r\nX: ".as_slice(), &vec![b'a'; REQUEST_BYTES_MAX + 1]].concat();
     assert!(ask(server.address(), &long).starts_with("HTTP/1.1 431 "));
@@ -63,6 +68,24 @@ fn a_crowd_that_says_nothing_is_sent_away_and_others_are_served() {
     let waited = began.elapsed();
     assert!(waited < CONNECTION_MAX / 2, "{waited:?}");
     assert_eq!(crowd[0].read(&mut [0]).unwrap(), 0, "the first was closed");
+}
+
+#[test]
+fn requests_are_told_apart() {
+    let of = |request: &str| {
+        let reply = ask(server().address(), format!("{request}\r\nHost: x\r\n\r\n").as_bytes());
+        reply.split(' ').nth(1).unwrap().to_owned()
+    };
+    for (request, status) in [
+        ("GET /metrics HTTP/1.1", "200"),
+        ("GET /metrics?x=1 HTTP/1.0", "200"),
+        ("HEAD /metrics HTTP/1.1", "200"),
+        ("GET / HTTP/1.1", "404"),
+        ("POST /metrics HTTP/1.1", "405"),
+        ("GET /metrics", "400"),
+    ] {
+        assert_eq!(of(request), status, "{request}");
+    }
 }
 
 #[test]

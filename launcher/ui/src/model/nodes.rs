@@ -1,10 +1,7 @@
 //! The part of the fold for nodes: members, waits of the rendezvous, first failures, hangs.
 
 use super::RunView;
-use enn_common::{
-    event::{EventKind, NodeBrief},
-    failure::Failure,
-};
+use enn_common::event::NodeBrief;
 use std::{collections::HashMap, path::PathBuf};
 
 /// Maximum number of nodes, of which the first are kept; of failures and hangs the last are kept.
@@ -14,14 +11,12 @@ const FAILURES_MAX: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeView {
     pub host: String,
-    /// Number of workers on the node.
     pub workers: u32,
     /// Rank in the last round of which the node was part.
     pub rank: Option<u32>,
     pub state: NodeState,
 }
 
-/// The state of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeState {
     /// The node waits for a round.
@@ -34,20 +29,11 @@ pub enum NodeState {
     Lost(String),
 }
 
-/// A wait of the rendezvous.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WaitView {
     /// Since when, seconds since the Unix epoch.
     pub since: f64,
     pub reason: String,
-}
-
-/// The first failure of a round.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FailureView {
-    /// Time of the report, seconds since the Unix epoch.
-    pub time: f64,
-    pub failure: Failure,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -62,48 +48,20 @@ pub struct HangView {
 }
 
 impl RunView {
-    pub(super) fn apply_node(&mut self, time: f64, what: &EventKind) {
-        match what {
-            EventKind::Waiting { reason } => self.waiting = Some(WaitView { since: time, reason: reason.clone() }),
-            EventKind::NodeJoined { host, workers } => self.node_joined(host, *workers),
-            EventKind::NodeLost { host, reason } => {
-                let lost = NodeState::Lost(reason.clone());
-                let present = |node: &&mut NodeView| node.host == *host && !matches!(node.state, NodeState::Lost(_));
-                match self.nodes.iter_mut().rev().find(present) {
-                    Some(node) => node.state = lost,
-                    None => self.add_node(NodeView { host: host.clone(), workers: 0, rank: None, state: lost }),
-                }
-            }
-            EventKind::FailureReported { failure } => {
-                if self.failures.len() == FAILURES_MAX {
-                    self.failures.remove(0);
-                }
-                self.failures.push(FailureView { time, failure: (**failure).clone() });
-            }
-            EventKind::HangDetected { round, seconds, stacks } => {
-                if self.hangs.len() == FAILURES_MAX {
-                    self.hangs.remove(0);
-                }
-                let round = round.0;
-                let seconds = *seconds;
-                let stacks = stacks.clone();
-                self.hangs.push(HangView { time, round, seconds, stacks });
-            }
-            _ => {}
-        }
-    }
-
     /// Adds a node that joined. A lost or waiting node of the same host is that node.
-    fn node_joined(&mut self, host: &str, workers: u32) {
+    pub(super) fn node_joined(&mut self, host: &str, workers: u32) {
         let absent =
             |node: &&mut NodeView| node.host == host && matches!(node.state, NodeState::Lost(_) | NodeState::Out);
         match self.nodes.iter_mut().find(absent) {
-            Some(node) => (node.workers, node.state) = (workers, NodeState::Joined),
+            Some(node) => {
+                node.workers = workers;
+                node.state = NodeState::Joined;
+            }
             None => self.add_node(NodeView { host: host.to_owned(), workers, rank: None, state: NodeState::Joined }),
         }
     }
 
-    fn add_node(&mut self, node: NodeView) {
+    pub(super) fn add_node(&mut self, node: NodeView) {
         if self.nodes.len() < NODES_MAX {
             self.nodes.push(node);
         }
@@ -141,4 +99,12 @@ impl RunView {
             node.state = NodeState::Out;
         }
     }
+}
+
+/// Appends to a list of which the last [`FAILURES_MAX`] are kept.
+pub(super) fn push_bounded<T>(list: &mut Vec<T>, one: T) {
+    if list.len() == FAILURES_MAX {
+        list.remove(0);
+    }
+    list.push(one);
 }

@@ -1,11 +1,10 @@
 //! The part of the fold for rounds and their worker processes.
 
 use super::RunView;
-use enn_common::event::{EventKind, NodeBrief};
+use enn_common::{event::NodeBrief, id::Rank};
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RoundView {
-    /// Number of the round.
     pub round: u64,
     pub world_size: u32,
     /// Attempt, counted from 0.
@@ -28,7 +27,6 @@ pub struct RoundView {
     pub master: String,
 }
 
-/// A worker process of a round.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerView {
     pub round: u64,
@@ -40,14 +38,18 @@ pub struct WorkerView {
     pub pid: u32,
     /// Fork, seconds since the Unix epoch.
     pub started: f64,
-    /// The worker's readiness, once reported.
     pub ready: Option<ReadyView>,
     pub exit: Option<ExitView>,
-    /// The message of the worker's failure.
     pub error: Option<String>,
 }
 
-/// The report of a worker that became ready.
+impl WorkerView {
+    pub(super) fn started(time: f64, round: u64, rank: u32, local_rank: u32, pid: u32, host: &str) -> Self {
+        let host = host.to_owned();
+        Self { round, rank, local_rank, host, pid, started: time, ready: None, exit: None, error: None }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReadyView {
     /// Seconds since the Unix epoch.
@@ -61,58 +63,20 @@ pub struct ReadyView {
     pub seconds: f64,
 }
 
-/// The exit of a worker process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExitView {
     /// Seconds since the Unix epoch.
     pub time: f64,
-    /// Exit code, when it exited.
     pub code: Option<i32>,
-    /// Signal, when it was killed.
     pub signal: Option<i32>,
     /// Seconds from death to notice.
     pub seconds_to_notice: f64,
 }
 
 impl RunView {
-    pub(super) fn apply_round(&mut self, time: f64, what: &EventKind) {
-        match what {
-            EventKind::RoundStarted { round, world_size, attempt, resume_step } => {
-                let view = self.begin_round(time, round.0);
-                view.world_size = *world_size;
-                view.attempt = *attempt;
-                view.resume_step = *resume_step;
-            }
-            EventKind::RoundFormed { round, restart, master, nodes } => {
-                let view = self.begin_round(time, round.0);
-                view.world_size = nodes.iter().fold(0, |sum, node| node.workers.saturating_add(sum));
-                view.attempt = *restart;
-                view.nodes.clone_from(nodes);
-                view.master.clone_from(master);
-                self.place_nodes(nodes);
-            }
-            EventKind::RoundLeft { round, reason } => {
-                if let Some(view) = self.rounds.iter_mut().rev().find(|view| view.round == round.0) {
-                    view.left = Some(reason.clone());
-                    view.ended = Some(time);
-                    self.dismiss_nodes();
-                }
-            }
-            EventKind::RoundFailed { round, cause, restarting, restarts_left } => {
-                if let Some(view) = self.rounds.iter_mut().rev().find(|view| view.round == round.0) {
-                    view.failure = Some((cause.clone(), *restarting));
-                    view.restarts_left = Some(*restarts_left);
-                    view.ended = Some(time);
-                    self.dismiss_nodes();
-                }
-            }
-            _ => {}
-        }
-    }
-
     /// Returns the round of this number, which begins now unless it is under way: a round is first formed, then
     /// started.
-    fn begin_round(&mut self, time: f64, round: u64) -> &mut RoundView {
+    pub(super) fn begin_round(&mut self, time: f64, round: u64) -> &mut RoundView {
         self.waiting = None;
         let under_way = self.rounds.last().is_some_and(|view| view.round == round && view.ended.is_none());
         if !under_way {
@@ -131,75 +95,28 @@ impl RunView {
         self.dismiss_nodes();
     }
 
-    pub(super) fn apply_worker(&mut self, time: f64, what: &EventKind) {
-        match what {
-            EventKind::WorkerStarted { round, local_rank, rank, pid, host, .. } => self.workers.push(WorkerView {
-                round: round.0,
-                rank: rank.0,
-                local_rank: local_rank.0,
-                host: host.clone(),
-                pid: *pid,
-                started: time,
-                ready: None,
-                exit: None,
-                error: None,
-            }),
-            EventKind::SeatTaken { round, rank, local_rank, pid, host, .. } => {
-                self.seat_taken(time, round.0, rank.0, local_rank.0, *pid, host)
+    /// Makes a process of an earlier round, or a spare, the worker `seated`.
+    pub(super) fn seat_taken(&mut self, seated: WorkerView) {
+        let mine =
+            |worker: &&mut WorkerView| worker.pid == seated.pid && worker.exit.is_none() && worker.host == seated.host;
+        match self.workers.iter_mut().rev().find(mine) {
+            Some(worker) => {
+                *worker = WorkerView { started: worker.started, error: worker.error.take(), ..seated };
             }
-            EventKind::WorkerReady { round, rank, device, backend, libtorch, seconds } => {
-                if let Some(worker) = self.worker(round.0, rank.0) {
-                    worker.ready = Some(ReadyView {
-                        time,
-                        device: device.clone(),
-                        backend: backend.clone(),
-                        libtorch: libtorch.clone(),
-                        seconds: *seconds,
-                    });
-                }
-            }
-            EventKind::WorkerExited { round, rank, code, signal, seconds_to_notice, .. } => {
-                if let Some(worker) = self.worker(round.0, rank.0) {
-                    let exit = ExitView { time, code: *code, signal: *signal, seconds_to_notice: *seconds_to_notice };
-                    worker.exit = Some(exit);
-                }
-            }
-            EventKind::WorkerDismissed { round, rank, .. } => {
-                if let Some(worker) = self.worker(round.0, rank.0) {
-                    worker.exit = Some(ExitView { time, code: Some(0), signal: None, seconds_to_notice: 0.0 });
-                }
-            }
-            EventKind::WorkerFailed { round, rank, error } => {
-                if let Some(worker) = self.worker(round.0, rank.0) {
-                    worker.error = Some(error.clone());
-                }
-            }
-            _ => {}
+            None => self.workers.push(seated),
         }
     }
 
-    /// Makes a process of an earlier round, or a spare, a worker of `round`.
-    fn seat_taken(&mut self, time: f64, round: u64, rank: u32, local_rank: u32, pid: u32, host: &str) {
-        let mine = |worker: &&mut WorkerView| worker.pid == pid && worker.exit.is_none() && worker.host == host;
-        match self.workers.iter_mut().rev().find(mine) {
-            Some(worker) => {
-                worker.round = round;
-                worker.rank = rank;
-                worker.local_rank = local_rank;
-                worker.ready = None;
-            }
-            None => self.workers.push(WorkerView {
-                round,
-                rank,
-                local_rank,
-                host: host.to_owned(),
-                pid,
-                started: time,
-                ready: None,
-                exit: None,
-                error: None,
-            }),
-        }
+    pub(crate) fn round(&self, number: u64) -> Option<&RoundView> {
+        self.rounds.iter().rev().find(|view| view.round == number)
+    }
+
+    /// Ends a round that workers or nodes left.
+    pub(super) fn leave_round(&mut self, time: f64, number: u64) -> Option<&mut RoundView> {
+        let at = self.rounds.iter().rposition(|view| view.round == number)?;
+        self.dismiss_nodes();
+        self.rounds[at].ended = Some(time);
+        Some(&mut self.rounds[at])
     }
 
     /// Returns whether the workers of a round kept their state from the round before.
@@ -220,7 +137,13 @@ impl RunView {
         self.sessions.last().is_some_and(|session| session.mode == "train")
     }
 
-    fn worker(&mut self, round: u64, rank: u32) -> Option<&mut WorkerView> {
+    pub(super) fn on_exit(&mut self, round: u64, rank: u32, exit: ExitView) {
+        if let Some(worker) = self.worker(round, rank) {
+            worker.exit = Some(exit);
+        }
+    }
+
+    pub(super) fn worker(&mut self, round: u64, rank: u32) -> Option<&mut WorkerView> {
         self.workers.iter_mut().rev().find(|worker| worker.round == round && worker.rank == rank)
     }
 
@@ -245,4 +168,15 @@ impl RunView {
             None => self.rounds.iter().filter(|round| matches!(round.failure, Some((_, true)))).count() as u64,
         }
     }
+}
+
+/// Describes the reaction to a worker that ran out of memory.
+pub(crate) fn out_of_memory(rank: Rank, split: u32) -> String {
+    format!("worker {rank} ran out of memory; micro-batches are cut into {split} on all workers")
+}
+
+/// Describes the worker that the others wait for.
+pub(crate) fn straggler(rank: Rank, pid: u32, slower_by: f64, evicted: bool) -> String {
+    let then = if evicted { "; a spare takes its seat" } else { "" };
+    format!("the others wait for worker {rank} (pid {pid}): its steps take {slower_by:.1} times as long{then}")
 }

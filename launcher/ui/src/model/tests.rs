@@ -226,7 +226,7 @@ fn who_lost_its_seat_is_shown_as_ended_in_the_round_it_left() {
     let ended: Vec<(u32, u32)> =
         view.workers.iter().filter(|worker| worker.exit.is_some()).map(|worker| (worker.rank, worker.pid)).collect();
     assert_eq!((ended, view.alive()), (vec![(1, 4_001)], (1, 1)));
-    let told = lines::lines(&Event { time: 9.0, what: dismissed }, &view);
+    let told = crate::lines::lines(&Event { time: 9.0, what: dismissed }, &view);
     assert!(told[0].text.contains("worker 1 (pid 4001) had lost its seat"), "{told:?}");
 }
 

@@ -2,7 +2,7 @@
 
 use super::RunView;
 use enn_common::{
-    event::{EpochReport, EventKind, SourceShare},
+    event::{EpochReport, SourceShare},
     metrics::Metrics,
     staged::meta::CleaningReport,
 };
@@ -21,25 +21,17 @@ pub struct StagedView {
     pub sources: Vec<SourceShare>,
     /// Unit of the target; empty when unknown.
     pub units: String,
-    /// Whether the data were staged before.
     pub reused: bool,
     /// Duration, seconds.
     pub seconds: f64,
     pub report: CleaningReport,
 }
 
-/// The model as built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelView {
-    /// Number of learned parameters.
     pub parameters: u64,
-    /// Hash of the recorded program.
     pub program_hash: String,
-    /// Samples per optimizer step over all workers.
-    pub batch: u64,
-    /// Optimizer steps in an epoch.
     pub steps_per_epoch: u64,
-    /// Optimizer steps in the run.
     pub steps_total: u64,
 }
 
@@ -64,8 +56,6 @@ pub struct CheckpointView {
     pub bytes: u64,
     /// Duration, seconds; 0 when it failed.
     pub seconds: f64,
-    /// Validation MAE of the checkpoint's model.
-    pub metric: Option<f64>,
     /// The reason for which the checkpoint was abandoned.
     pub error: Option<String>,
 }
@@ -74,7 +64,6 @@ pub struct CheckpointView {
 pub struct TrainedView {
     pub epoch: u64,
     pub step: u64,
-    /// Whether early stopping ended it.
     pub stopped_early: bool,
     /// Errors of the best model per split, target units.
     pub split: BTreeMap<String, Metrics>,
@@ -85,96 +74,13 @@ pub struct TrainedView {
 }
 
 impl RunView {
-    pub(super) fn apply_staging(&mut self, what: &EventKind) {
-        match what {
-            EventKind::StageProgressed { rows, bytes, bytes_total } => {
-                self.staging = Some((*rows, *bytes, *bytes_total))
-            }
-            EventKind::Staged {
-                dir,
-                rows,
-                features,
-                out_shape,
-                split_rows,
-                sources,
-                units,
-                reused,
-                seconds,
-                report,
-                ..
-            } => {
-                self.staging = None;
-                self.staged = Some(StagedView {
-                    dir: dir.clone(),
-                    rows: *rows,
-                    features: *features,
-                    out_shape: out_shape.clone(),
-                    split_rows: *split_rows,
-                    sources: sources.clone(),
-                    units: units.clone(),
-                    reused: *reused,
-                    seconds: *seconds,
-                    report: report.clone(),
-                });
-            }
-            _ => {}
-        }
-    }
-
-    pub(super) fn apply_training(&mut self, time: f64, what: &EventKind) {
-        match what {
-            EventKind::ModelBuilt { parameters, program_hash, batch, steps_per_epoch, steps_total } => {
-                self.model = Some(ModelView {
-                    parameters: *parameters,
-                    program_hash: program_hash.clone(),
-                    batch: *batch,
-                    steps_per_epoch: *steps_per_epoch,
-                    steps_total: *steps_total,
-                });
-            }
-            EventKind::Stepped { epoch, step, loss, lr, samples_per_s, .. } => {
-                self.pace.get_or_insert((time, *step));
-                self.epochs.retain(|report| report.step <= *step);
-                self.losses.push(*step, *loss);
-                let samples_per_s = *samples_per_s;
-                self.latest = Some(StepView { epoch: *epoch, step: *step, loss: *loss, lr: *lr, samples_per_s });
-            }
-            EventKind::EpochEnded(report) => {
-                self.epochs.retain(|earlier| earlier.step < report.step);
-                self.epochs.push((**report).clone());
-            }
-            EventKind::Trained { epoch, step, stopped_early, split, samples_per_s, seconds } => {
-                self.classes.clear();
-                self.trained = Some(TrainedView {
-                    epoch: *epoch,
-                    step: *step,
-                    stopped_early: *stopped_early,
-                    split: split.clone(),
-                    samples_per_s: *samples_per_s,
-                    seconds: *seconds,
-                });
-            }
-            _ => {}
-        }
-    }
-
-    pub(super) fn apply_checkpoint(&mut self, time: f64, what: &EventKind) {
-        let checkpoint = match what {
-            EventKind::CheckpointCommitted { step, bytes, seconds, metric, .. } => {
-                CheckpointView { time, step: *step, bytes: *bytes, seconds: *seconds, metric: *metric, error: None }
-            }
-            EventKind::CheckpointFailed { step, error } | EventKind::CheckpointDamaged { step, error, .. } => {
-                let error = Some(error.clone());
-                CheckpointView { time, step: *step, bytes: 0, seconds: 0.0, metric: None, error }
-            }
-            _ => return,
-        };
-        self.checkpoints.push(checkpoint);
-    }
-
     /// Unit of the target; empty when unknown.
     pub fn units(&self) -> &str {
         self.staged.as_ref().map_or("", |staged| &staged.units)
+    }
+
+    pub(crate) fn last_checkpoint(&self) -> Option<&CheckpointView> {
+        self.checkpoints.iter().rev().find(|checkpoint| checkpoint.error.is_none())
     }
 
     /// Returns the epoch with the best validation so far.

@@ -18,8 +18,7 @@ impl RunView {
             let written = path.join(name::MANIFEST).metadata().ok()?.modified().ok()?;
             let time = written.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
             let bytes = manifest.bytes();
-            let metric = manifest.metric;
-            Some(CheckpointView { time, step, bytes, seconds: 0.0, metric, error: None })
+            Some(CheckpointView { time, step, bytes, seconds: 0.0, error: None })
         });
         if let Some(checkpoint) = found {
             self.now = self.now.max(checkpoint.time);

@@ -12,85 +12,104 @@ const LABEL_GAP: f64 = 14.0;
 /// Number of points beyond which marks with tooltips are thinned.
 const MARKS_MAX: usize = 160;
 
-/// Space around the plotting area.
+/// Size of a drawing and the space around its plotting area.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Margin {
+pub(super) struct Frame {
+    pub(super) width: f64,
+    pub(super) height: f64,
     pub(super) left: f64,
     pub(super) right: f64,
     pub(super) top: f64,
     pub(super) bottom: f64,
 }
 
-/// A chart's frame: size, scales and what is written along the axes.
+/// One of two drawings side by side, with room for labels at the ends of lines.
+pub(super) const PANEL: Frame =
+    Frame { width: 480.0, height: 290.0, left: 44.0, right: 116.0, top: 12.0, bottom: 40.0 };
+
+impl Frame {
+    /// The plotting area: left, right.
+    pub(super) fn across(&self) -> (f64, f64) {
+        (self.left, self.width - self.right)
+    }
+
+    /// The plotting area: bottom, top.
+    pub(super) fn upwards(&self) -> (f64, f64) {
+        (self.height - self.bottom, self.top)
+    }
+}
+
+/// Height (a value), class and text of a label at the end of a line.
+pub(super) type EndLabel = (f64, &'static str, String);
+
+/// A chart: scales and what is written along the axes.
 pub(super) struct Chart<'a> {
-    /// Size of the drawing.
-    pub(super) size: (f64, f64),
-    /// Space around the plotting area.
-    pub(super) margin: Margin,
+    /// Unique on the page.
+    pub(super) id: &'a str,
+    pub(super) description: &'a str,
+    pub(super) frame: Frame,
     pub(super) x: Scale,
     pub(super) y: Scale,
     /// Places and texts along the horizontal axis.
     pub(super) x_ticks: Vec<(f64, String)>,
     /// About how many places along the vertical axis.
     pub(super) y_ticks: usize,
-    /// Name of the horizontal axis.
     pub(super) x_name: &'a str,
-    /// Text alternative of the drawing.
-    pub(super) description: &'a str,
+    /// Texts right of the plotting area.
+    pub(super) labels: Vec<EndLabel>,
 }
 
-impl Chart<'_> {
-    /// The plotting area of a drawing: (left, right), (bottom, top).
-    pub(super) fn area(size: (f64, f64), margin: Margin) -> ((f64, f64), (f64, f64)) {
-        ((margin.left, size.0 - margin.right), (size.1 - margin.bottom, margin.top))
+impl<'a> Chart<'a> {
+    pub(super) fn new(id: &'a str, description: &'a str, frame: Frame, x: Scale, y: Scale) -> Self {
+        Self { id, description, frame, x, y, x_ticks: x.ticks(6), y_ticks: 5, x_name: "", labels: Vec::new() }
     }
 
-    /// Draws the axes and then `inner`, which is cut off at the plotting area's edge.
-    pub(super) fn draw(
-        &self,
-        html: &mut Html,
-        clip: &str,
-        inner: impl FnOnce(&mut Html),
-        over: impl FnOnce(&mut Html),
-    ) {
-        let (width, height) = self.size;
-        let view_box = format!("0 0 {width} {height}");
-        html.element("svg", &[("viewBox", &view_box), ("role", &"img"), ("aria-label", &self.description)], |html| {
+    /// A chart of shares, from 0 to 1, over others.
+    pub(super) fn of_shares(id: &'a str, description: &'a str, frame: Frame, x_name: &'a str) -> Self {
+        let x = Scale::linear((0.0, 1.0), frame.across());
+        let y = Scale::linear((0.0, 1.0), frame.upwards());
+        Self { x_ticks: x.ticks(5), x_name, ..Self::new(id, description, frame, x, y) }
+    }
+
+    /// Draws the axes, `inner`, which is cut off at the plotting area's edge, and the labels.
+    pub(super) fn draw(&self, html: &mut Html, inner: impl FnOnce(&mut Html)) {
+        let Frame { width, height, .. } = self.frame;
+        html.svg(width, height, self.description, |html| {
             self.axes(html);
-            let ((left, right), (bottom, top)) = Self::area(self.size, self.margin);
-            html.element("clipPath", &[("id", &clip)], |html| {
-                let width = Px(right - left);
-                let height = Px(bottom - top + 8.0);
-                html.void("rect", &[("x", &Px(left)), ("y", &Px(top - 4.0)), ("width", &width), ("height", &height)]);
+            let (left, right) = self.frame.across();
+            let (bottom, top) = self.frame.upwards();
+            html.element("clipPath", &[("id", &self.id)], |html| {
+                let [x, y, width, height] = [left, top - 4.0, right - left, bottom - top + 8.0].map(Px);
+                html.void("rect", &[("x", &x), ("y", &y), ("width", &width), ("height", &height)]);
             });
-            html.element("g", &[("clip-path", &format!("url(#{clip})"))], inner);
-            over(html);
+            html.element("g", &[("clip-path", &format!("url(#{})", self.id))], inner);
+            self.end_labels(html);
+        });
+    }
+
+    /// Draws a line through points of shares beside the diagonal on which both shares are equal.
+    pub(super) fn draw_shares(&self, html: &mut Html, points: &[(f64, f64)], tooltip: impl Fn(usize) -> String) {
+        self.draw(html, |html| {
+            self.line(html, "faint", &[(0.0, 0.0), (1.0, 1.0)]);
+            self.line(html, "model", points);
+            self.tooltips(html, points, tooltip);
         });
     }
 
     fn axes(&self, html: &mut Html) {
-        let ((left, right), (bottom, _)) = Self::area(self.size, self.margin);
+        let (left, right) = self.frame.across();
+        let (bottom, _) = self.frame.upwards();
         for (value, label) in self.y.ticks(self.y_ticks) {
             let y = self.y.at(value);
-            html.void(
-                "line",
-                &[("class", &"grid"), ("x1", &Px(left)), ("x2", &Px(right)), ("y1", &Px(y)), ("y2", &Px(y))],
-            );
-            html.leaf("text", &[("class", &"tick end"), ("x", &Px(left - 7.0)), ("y", &Px(y + 4.0))], &label);
+            html.segment("grid", [left, right], [y, y]);
+            html.svg_text("tick end", left - 7.0, y + 4.0, &label);
         }
-        html.void(
-            "line",
-            &[("class", &"axis"), ("x1", &Px(left)), ("x2", &Px(right)), ("y1", &Px(bottom)), ("y2", &Px(bottom))],
-        );
+        html.segment("axis", [left, right], [bottom, bottom]);
         for (value, label) in &self.x_ticks {
-            html.leaf(
-                "text",
-                &[("class", &"tick mid"), ("x", &Px(self.x.at(*value))), ("y", &Px(bottom + 16.0))],
-                label,
-            );
+            html.svg_text("tick mid", self.x.at(*value), bottom + 16.0, label);
         }
         if !self.x_name.is_empty() {
-            html.leaf("text", &[("class", &"tick end"), ("x", &Px(right)), ("y", &Px(bottom + 31.0))], self.x_name);
+            html.svg_text("tick end", right, bottom + 31.0, self.x_name);
         }
     }
 
@@ -114,19 +133,18 @@ impl Chart<'_> {
     /// Invisible marks over the points that show a tooltip.
     pub(super) fn tooltips(&self, html: &mut Html, points: &[(f64, f64)], tooltip: impl Fn(usize) -> String) {
         let every = points.len().div_ceil(MARKS_MAX).max(1);
-        for (index, (x, y)) in
-            points.iter().enumerate().step_by(every).filter(|(_, p)| p.0.is_finite() && p.1.is_finite())
-        {
-            let place: [Px; 2] = [Px(self.x.at(*x)), Px(self.y.at(*y))];
-            html.mark(
-                "circle",
-                &[("class", &"touch"), ("cx", &place[0]), ("cy", &place[1]), ("r", &7)],
-                &tooltip(index),
-            );
+        let marked = points.iter().enumerate().step_by(every);
+        for (index, (x, y)) in marked.filter(|(_, (x, y))| x.is_finite() && y.is_finite()) {
+            self.dot(html, "touch", *x, *y, 7.0, &tooltip(index));
         }
     }
 
-    /// A horizontal reference line.
+    /// A circle of this radius around a point.
+    pub(super) fn dot(&self, html: &mut Html, class: &str, x: f64, y: f64, radius: f64, tooltip: &str) {
+        let [x, y] = [Px(self.x.at(x)), Px(self.y.at(y))];
+        html.mark("circle", &[("class", &class), ("cx", &x), ("cy", &y), ("r", &radius)], tooltip);
+    }
+
     pub(super) fn level(&self, html: &mut Html, class: &str, value: f64, tooltip: &str) {
         let (left, right) = self.x.range();
         let y = Px(self.y.at(value));
@@ -134,17 +152,15 @@ impl Chart<'_> {
         html.mark("line", &[("class", &class), ("x1", &Px(left)), ("x2", &Px(right)), ("y1", &y), ("y2", &y)], tooltip);
     }
 
-    /// Texts right of the plotting area at the heights of `labels` (value, class, text), moved apart where they would touch.
-    pub(super) fn end_labels(&self, html: &mut Html, labels: &[(f64, &str, String)]) {
+    /// Writes the labels at their heights, moved apart where they would touch.
+    fn end_labels(&self, html: &mut Html) {
         let (bottom, top) = self.y.range();
-        let mut order: Vec<usize> = (0..labels.len()).filter(|i| labels[*i].0.is_finite()).collect();
-        order.sort_by(|a, b| labels[*b].0.total_cmp(&labels[*a].0));
-        let mut places: Vec<f64> = order.iter().map(|i| self.y.at(labels[*i].0).clamp(top, bottom)).collect();
+        let mut labels: Vec<&EndLabel> = self.labels.iter().filter(|label| label.0.is_finite()).collect();
+        labels.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let mut places: Vec<f64> = labels.iter().map(|label| self.y.at(label.0).clamp(top, bottom)).collect();
         spread(&mut places, (top, bottom));
-        for (index, y) in order.into_iter().zip(places) {
-            let (_, class, text) = &labels[index];
-            let class = format!("label {class}");
-            html.leaf("text", &[("class", &class), ("x", &Px(self.x.range().1 + 7.0)), ("y", &Px(y + 4.0))], text);
+        for ((_, class, text), y) in labels.into_iter().zip(places) {
+            html.svg_text(&format!("label {class}"), self.x.range().1 + 7.0, y + 4.0, text);
         }
     }
 }

@@ -2,24 +2,22 @@
 //! inputs matter.
 
 use super::{
-    chart::{Chart, Margin},
+    chart::{Chart, PANEL},
     classes,
     grid::Grid,
     heatmap,
-    html::{Html, Px},
+    html::{Html, Rect, Row},
     learning::level_class,
-    page::{document, figure, section},
+    page::{document, figure, head, section, warnings},
     scale::Scale,
 };
-use crate::{format, metrics};
+use crate::{evaluation::measure, format, metrics};
 use enn_common::{
     artifact::evaluation::{Evaluation, EvaluationPart, MODEL},
     metrics::{Measure, Metrics},
     staged::StagedMeta,
 };
 
-const SIZE: (f64, f64) = (480.0, 290.0);
-const MARGIN: Margin = Margin { left: 44.0, right: 116.0, top: 12.0, bottom: 40.0 };
 /// Bars: width of the drawing, of the names, of a bar's row, and bars drawn at most.
 const BARS_WIDTH: f64 = 480.0;
 const NAMES_WIDTH: f64 = 130.0;
@@ -32,16 +30,11 @@ type Bar = (String, f64, String);
 
 pub(super) fn page(evaluation: &Evaluation, meta: &StagedMeta) -> String {
     document(&format!("{} – ENN evaluation", evaluation.run), |html| {
-        html.element("header", &[], |html| {
-            html.leaf("p", &[("class", &"run")], &evaluation.run);
-            html.leaf("h1", &[], &outcome(evaluation));
-            let files: Vec<String> = evaluation.data.iter().map(|file| file.display().to_string()).collect();
-            let rows = crate::evaluation::rows(evaluation);
-            html.leaf("p", &[("class", &"lede")], &format!("{rows}, of {} in {}", evaluation.rows, files.join(", ")));
-        });
-        if let Some(warning) = &evaluation.warning {
-            html.element("aside", &[("class", &"warnings")], |html| html.leaf("p", &[], warning));
-        }
+        let files: Vec<String> = evaluation.data.iter().map(|file| file.display().to_string()).collect();
+        let rows = crate::evaluation::rows(evaluation);
+        let lede = format!("{rows}, of {} in {}", evaluation.rows, files.join(", "));
+        head(html, &evaluation.run, &outcome(evaluation), &lede, |_| {});
+        warnings(html, evaluation.warning.as_slice());
         contenders(html, evaluation);
         if measure(evaluation) != Measure::LogLoss {
             let mae = |one: Option<&Metrics>| one.map_or(f64::NAN, |one| one.mae);
@@ -57,7 +50,7 @@ pub(super) fn page(evaluation: &Evaluation, meta: &StagedMeta) -> String {
         lines(html, evaluation);
         bars(html, evaluation);
         section(html, "notes", "Notes", |html| {
-            evaluation.notes.iter().for_each(|note| html.leaf("p", &[("class", &"note")], note));
+            evaluation.notes.iter().for_each(|note| html.note(note));
         });
     })
 }
@@ -82,22 +75,12 @@ fn contenders(html: &mut Html, evaluation: &Evaluation) {
     let mut all: Vec<_> = evaluation.all.errors.iter().collect();
     all.sort_by(|a, b| a.1.judged().total_cmp(&b.1.judged()));
     let columns = format::columns(measure(evaluation));
-    section(html, "errors", "Errors beside the baselines", |html| {
-        html.element("table", &[("class", &"errors")], |html| {
-            html.element("tr", &[], |html| {
-                html.leaf("th", &[], "");
-                columns.iter().for_each(|(name, _)| html.leaf("th", &[("class", &"number")], name));
-            });
-            for (name, one) in all {
-                html.element("tr", &[("class", &if name == MODEL { "ours" } else { "" })], |html| {
-                    html.leaf("th", &[("scope", &"row")], &format::label(name));
-                    for value in columns.map(|(_, of)| of(one)) {
-                        html.leaf("td", &[("class", &"number")], &format::measure(value));
-                    }
-                });
-            }
-        });
+    let names = [&[""][..], &columns.map(|(name, _)| name)].concat();
+    let rows = all.into_iter().map(|(name, one)| {
+        let cells = columns.map(|(_, of)| format::measure(of(one)));
+        Row { is_ours: name == MODEL, ..Row::new(format::label(name), cells.to_vec()) }
     });
+    section(html, "errors", "Errors beside the baselines", |html| html.table("errors", &names, rows));
 }
 
 /// Errors by horizon, and levels of quantiles.
@@ -123,30 +106,17 @@ fn horizons(html: &mut Html, evaluation: &Evaluation) {
     };
     let all: Vec<(&String, Vec<(f64, f64)>)> = evaluation.all.errors.keys().map(|name| (name, series(name))).collect();
     let highest = all.iter().flat_map(|(_, points)| points).map(|point| point.1).filter(|v| v.is_finite());
-    let area = Chart::area(SIZE, MARGIN);
     let every = parts.len().div_ceil(6);
+    let last = |(name, points): &(&String, Vec<(f64, f64)>)| Some((points.last()?.1, class(name), format::label(name)));
+    let x = Scale::linear((0.0, (parts.len() - 1) as f64), PANEL.across());
+    let y = Scale::linear((0.0, highest.fold(0.0, f64::max)), PANEL.upwards()).rounded(5);
     let chart = Chart {
-        size: SIZE,
-        margin: MARGIN,
-        x: Scale::linear((0.0, (parts.len() - 1) as f64), area.0),
-        y: Scale::linear((0.0, highest.fold(0.0, f64::max)), area.1).rounded(5),
         x_ticks: parts.iter().enumerate().step_by(every).map(|(at, part)| (at as f64, part.name.clone())).collect(),
-        y_ticks: 5,
-        x_name: "",
-        description: "error by horizon",
+        labels: all.iter().filter_map(last).collect(),
+        ..Chart::new("clip-horizons", "error by horizon", PANEL, x, y)
     };
     figure(html, "Error by horizon", &error_of(evaluation), |html| {
-        chart.draw(
-            html,
-            "clip-horizons",
-            |html| all.iter().for_each(|(name, points)| chart.line(html, class(name), points)),
-            |html| {
-                let last = |(name, points): &(&String, Vec<(f64, f64)>)| {
-                    Some((points.last()?.1, class(name), format::label(name)))
-                };
-                chart.end_labels(html, &all.iter().filter_map(last).collect::<Vec<_>>());
-            },
-        );
+        chart.draw(html, |html| all.iter().for_each(|(name, points)| chart.line(html, class(name), points)));
     });
 }
 
@@ -155,28 +125,11 @@ fn calibration(html: &mut Html, evaluation: &Evaluation) {
         return;
     }
     let points: Vec<(f64, f64)> = evaluation.levels.iter().map(|level| (level.level, level.below)).collect();
-    let area = Chart::area(SIZE, MARGIN);
-    let chart = Chart {
-        size: SIZE,
-        margin: MARGIN,
-        x: Scale::linear((0.0, 1.0), area.0),
-        y: Scale::linear((0.0, 1.0), area.1),
-        x_ticks: Scale::linear((0.0, 1.0), area.0).ticks(5),
-        y_ticks: 5,
-        x_name: "level",
-        description: "share of targets below each predicted quantile",
-    };
+    let description = "share of targets below each predicted quantile";
+    let chart = Chart::of_shares("clip-levels", description, PANEL, "level");
+    let tip = |at: usize| format!("level {}: {:.3}", points[at].0, points[at].1);
     figure(html, "Quantiles", "share of targets below each; faint: as it should be", |html| {
-        chart.draw(
-            html,
-            "clip-levels",
-            |html| {
-                chart.line(html, "faint", &[(0.0, 0.0), (1.0, 1.0)]);
-                chart.line(html, "model", &points);
-                chart.tooltips(html, &points, |i| format!("level {}: {:.3}", points[i].0, points[i].1));
-            },
-            |_| {},
-        );
+        chart.draw_shares(html, &points, tip);
     });
 }
 
@@ -184,18 +137,8 @@ fn class(name: &str) -> &'static str {
     if name == MODEL { "model" } else { level_class(name) }
 }
 
-fn measure(evaluation: &Evaluation) -> Measure {
-    evaluation.all.measure().unwrap_or(Measure::Mae)
-}
-
 fn error_of(evaluation: &Evaluation) -> String {
-    let measure = measure(evaluation);
-    unit(if measure == Measure::Mae { "mean absolute error" } else { measure.name() }, evaluation)
-}
-
-fn unit(what: &str, evaluation: &Evaluation) -> String {
-    let unit = measure(evaluation).unit(&evaluation.units);
-    if unit.is_empty() { what.to_owned() } else { format!("{what}, {unit}") }
+    format::error_name(measure(evaluation), &evaluation.units)
 }
 
 /// Errors by group, and what shuffling each input does.
@@ -213,8 +156,10 @@ fn bars(html: &mut Html, evaluation: &Evaluation) {
     section(html, "parts", "Groups and inputs", |html| {
         html.element("div", &[("class", &"pair")], |html| {
             let name = format!("Error by {}", evaluation.group);
+            let unit = measure(evaluation).unit(&evaluation.units);
+            let rise_name = format::in_unit("rise of the error when shuffled", unit);
             bar_chart(html, &name, &error_of(evaluation), &groups);
-            bar_chart(html, "Importance of inputs", &unit("rise of the error when shuffled", evaluation), &inputs);
+            bar_chart(html, "Importance of inputs", &rise_name, &inputs);
         });
     });
 }
@@ -225,26 +170,15 @@ fn bar_chart(html: &mut Html, title: &str, subtitle: &str, bars: &[Bar]) {
         return;
     }
     figure(html, title, subtitle, |html| {
-        let height = BAR_HEIGHT * bars.len() as f64;
-        let view_box = format!("0 0 {BARS_WIDTH} {height}");
-        html.element("svg", &[("viewBox", &view_box), ("role", &"img"), ("aria-label", &title)], |html| {
+        html.svg(BARS_WIDTH, BAR_HEIGHT * bars.len() as f64, title, |html| {
             for (at, (name, length, text)) in bars.iter().enumerate() {
                 let top = BAR_HEIGHT * at as f64;
+                let line = top + BAR_HEIGHT - 5.0;
                 let room = BARS_WIDTH - NAMES_WIDTH - VALUES_WIDTH;
                 let width = if longest > 0.0 { length / longest * room } else { 0.0 };
-                let line = Px(top + BAR_HEIGHT - 5.0);
-                html.leaf("text", &[("class", &"tick end"), ("x", &Px(NAMES_WIDTH - 7.0)), ("y", &line)], name);
-                html.void(
-                    "rect",
-                    &[
-                        ("class", &"q6"),
-                        ("x", &Px(NAMES_WIDTH)),
-                        ("y", &Px(top + 3.0)),
-                        ("width", &Px(width)),
-                        ("height", &Px(BAR_HEIGHT - 6.0)),
-                    ],
-                );
-                html.leaf("text", &[("class", &"tick"), ("x", &Px(NAMES_WIDTH + width + 6.0)), ("y", &line)], text);
+                html.svg_text("tick end", NAMES_WIDTH - 7.0, line, name);
+                html.rect("q6", Rect { x: NAMES_WIDTH, y: top + 3.0, width, height: BAR_HEIGHT - 6.0 }, 0, text);
+                html.svg_text("tick", NAMES_WIDTH + width + 6.0, line, text);
             }
         });
     });

@@ -9,7 +9,6 @@ use enn_data::baselines::Scores;
 /// Bins along each axis of the density, and of the histogram of errors.
 pub(super) const BINS: usize = 44;
 
-/// Statistics of the forecasts of the test rows.
 #[derive(Debug)]
 pub(super) struct Fit {
     /// Mean absolute error of each forecast, with its number; those without a valid cell are left out. Ascending by error.
@@ -23,7 +22,6 @@ pub(super) struct Fit {
     pub(super) reach: f64,
     /// Cells per error bin from −reach to reach; errors beyond it are in the outer bins.
     pub(super) histogram: Vec<u64>,
-    /// Mean of forecast − actual.
     pub(super) bias: f64,
     /// Number of valid cells.
     pub(super) n: u64,
@@ -81,9 +79,7 @@ impl Fit {
     fn reach_of(&self, staged: &Staged, predictions: &TestPredictions) -> f64 {
         let mae = self.cells.total().map_or(0.0, |total| total.mae);
         let mut largest: f64 = 0.0;
-        for index in 0..predictions.rows().len() {
-            each(staged, predictions, index, |actual, forecast| largest = largest.max((forecast - actual).abs()));
-        }
+        each_of_all(staged, predictions, |actual, forecast| largest = largest.max((forecast - actual).abs()));
         largest.min(4.0 * mae).max(f64::MIN_POSITIVE)
     }
 
@@ -91,13 +87,11 @@ impl Fit {
         let (low, high) = self.range;
         let width = ((high - low) / BINS as f64).max(f64::MIN_POSITIVE);
         let bin = |share: f64| (share.max(0.0) as usize).min(BINS - 1);
-        for index in 0..predictions.rows().len() {
-            each(staged, predictions, index, |actual, forecast| {
-                self.density[bin((actual - low) / width) * BINS + bin((forecast - low) / width)] += 1;
-                let share = ((forecast - actual) / self.reach + 1.0) / 2.0;
-                self.histogram[bin(share * BINS as f64)] += 1;
-            });
-        }
+        each_of_all(staged, predictions, |actual, forecast| {
+            self.density[bin((actual - low) / width) * BINS + bin((forecast - low) / width)] += 1;
+            let share = ((forecast - actual) / self.reach + 1.0) / 2.0;
+            self.histogram[bin(share * BINS as f64)] += 1;
+        });
     }
 
     /// The forecast at a quantile of the rows' errors: its number and error.
@@ -105,6 +99,10 @@ impl Fit {
         let place = (share * (self.rows.len() - 1) as f64).round() as usize;
         self.rows[place.min(self.rows.len() - 1)]
     }
+}
+
+fn each_of_all(staged: &Staged, predictions: &TestPredictions, mut take: impl FnMut(f64, f64)) {
+    (0..predictions.rows().len()).for_each(|index| each(staged, predictions, index, &mut take));
 }
 
 /// Hands every valid cell of forecast `index` to `take`: actual, forecast.

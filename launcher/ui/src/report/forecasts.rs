@@ -1,22 +1,21 @@
 //! What the model forecast for sample days of the test split, and how forecasts and truth lie together.
 
 use super::{
-    chart::{Chart, Margin},
+    chart::{Chart, Frame},
     fit::{BINS, Fit},
     grid::Grid,
-    html::{Html, Px},
+    html::{Html, Rect},
+    learning::level_class,
     page::{figure, section},
     predictions::TestPredictions,
-    scale::Scale,
+    scale::{Scale, extent},
 };
 use crate::format;
 use enn_common::staged::Staged;
 use enn_data::baselines::Forecaster;
 
-const DAY_SIZE: (f64, f64) = (320.0, 190.0);
-const DAY_MARGIN: Margin = Margin { left: 34.0, right: 8.0, top: 8.0, bottom: 24.0 };
-const SQUARE: (f64, f64) = (480.0, 440.0);
-const SQUARE_MARGIN: Margin = Margin { left: 44.0, right: 10.0, top: 10.0, bottom: 44.0 };
+const DAY: Frame = Frame { width: 320.0, height: 190.0, left: 34.0, right: 8.0, top: 8.0, bottom: 24.0 };
+const SQUARE: Frame = Frame { width: 480.0, height: 440.0, left: 44.0, right: 10.0, top: 10.0, bottom: 44.0 };
 
 /// Minimum number of times for which a day is drawn as a curve.
 const TIMES_MIN: usize = 3;
@@ -28,13 +27,11 @@ const DAYS: [(f64, &str); 4] =
 /// Maximum number of panels per day.
 const ENTITIES_MAX: usize = 3;
 
-/// The inputs of the drawings.
 pub(super) struct ForecastPlots<'a> {
     pub(super) staged: &'a Staged,
     pub(super) predictions: &'a TestPredictions,
     pub(super) fit: &'a Fit,
     pub(super) grid: &'a Grid,
-    /// The baseline that is drawn beside the model.
     pub(super) best_baseline: Option<&'a Forecaster>,
 }
 
@@ -58,7 +55,7 @@ fn days(html: &mut Html, plots: &ForecastPlots) {
             key(html, "model", "ENN");
             if let Some(best_baseline) = plots.best_baseline {
                 let name = format::label(best_baseline.name());
-                key(html, super::learning::level_class(&name), &name);
+                key(html, level_class(&name), &name);
             }
         });
     });
@@ -83,7 +80,6 @@ fn key(html: &mut Html, class: &str, name: &str) {
 
 /// A forecast of the test split that is drawn.
 struct SampleDay<'a> {
-    /// Number of the forecast.
     index: usize,
     /// Mean absolute error of the forecast, target units.
     error: f64,
@@ -109,62 +105,43 @@ fn day(html: &mut Html, plots: &ForecastPlots, day: &SampleDay) {
         .iter()
         .map(|e| [plots.grid.series(*e, best_baseline), plots.grid.series(*e, actual), plots.grid.series(*e, forecast)])
         .collect();
-    let values = curves.iter().flatten().flatten().map(|point| point.1).filter(|v| v.is_finite());
-    let domain = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
-    let (x_range, y_range) = Chart::area(DAY_SIZE, DAY_MARGIN);
+    let domain = extent(curves.iter().flatten().flatten().map(|point| point.1));
+    let x = Scale::linear((0.0, plots.grid.times.len() as f64 - 1.0), DAY.across());
+    let y = Scale::linear(domain, DAY.upwards()).rounded(4);
     let subtitle = format!("{name}, mean absolute error {}", format::with_unit(error, &meta.units));
     figure(html, &title, &subtitle, |html| {
         html.element("div", &[("class", &"trio")], |html| {
             for (entity, curves) in entities.iter().zip(&curves) {
-                let chart = Chart {
-                    size: DAY_SIZE,
-                    margin: DAY_MARGIN,
-                    x: Scale::linear((0.0, plots.grid.times.len() as f64 - 1.0), x_range),
-                    y: Scale::linear(domain, y_range).rounded(4),
-                    x_ticks: plots.grid.time_ticks(5),
-                    y_ticks: 4,
-                    x_name: "",
-                    description: "forecast and actual values over one day",
-                };
-                panel(html, plots, &chart, *entity, curves, &format!("clip-day-{place}-{entity}"));
+                let id = format!("clip-day-{place}-{entity}");
+                let description = "forecast and actual values over one day";
+                let x_ticks = plots.grid.time_ticks(5);
+                let chart = Chart { x_ticks, y_ticks: 4, ..Chart::new(&id, description, DAY, x, y) };
+                panel(html, plots, &chart, &plots.grid.entities[*entity], curves);
             }
         });
     });
 }
 
-fn panel(
-    html: &mut Html,
-    plots: &ForecastPlots,
-    chart: &Chart,
-    entity: usize,
-    curves: &[Vec<(f64, f64)>; 3],
-    clip: &str,
-) {
-    let name = &plots.grid.entities[entity];
+fn panel(html: &mut Html, plots: &ForecastPlots, chart: &Chart, name: &str, curves: &[Vec<(f64, f64)>; 3]) {
     let unit = &plots.staged.meta().units;
+    let [best_baseline, actual, forecast] = curves;
+    let baseline_name = plots.best_baseline.map(|forecaster| format::label(forecaster.name()));
+    let tip = |time: usize| {
+        let [best_baseline, actual, forecast] =
+            [best_baseline, actual, forecast].map(|curve| format::with_unit(curve[time].1, unit));
+        let beside = baseline_name.as_ref().map_or_else(String::new, |name| format!(", {name} {best_baseline}"));
+        format!("{name} {}: actual {actual}, ENN {forecast}{beside}", plots.grid.times[time])
+    };
     html.element("div", &[("class", &"panel")], |html| {
         html.leaf("h4", &[], name);
-        chart.draw(
-            html,
-            clip,
-            |html| {
-                let [best_baseline, actual, forecast] = curves;
-                if let Some(forecaster) = plots.best_baseline {
-                    chart.line(html, super::learning::level_class(&format::label(forecaster.name())), best_baseline);
-                }
-                chart.line(html, "actual", actual);
-                chart.line(html, "model", forecast);
-                chart.tooltips(html, forecast, |time| {
-                    let [best_baseline, actual, forecast] =
-                        [best_baseline, actual, forecast].map(|curve| format::with_unit(curve[time].1, unit));
-                    let best_baseline = plots
-                        .best_baseline
-                        .map_or_else(String::new, |r| format!(", {} {best_baseline}", format::label(r.name())));
-                    format!("{} {}: actual {actual}, ENN {forecast}{best_baseline}", name, plots.grid.times[time])
-                });
-            },
-            |_| (),
-        );
+        chart.draw(html, |html| {
+            if let Some(name) = &baseline_name {
+                chart.line(html, level_class(name), best_baseline);
+            }
+            chart.line(html, "actual", actual);
+            chart.line(html, "model", forecast);
+            chart.tooltips(html, forecast, tip);
+        });
     });
 }
 
@@ -189,61 +166,34 @@ fn entities(plots: &ForecastPlots) -> Vec<usize> {
 fn density(html: &mut Html, plots: &ForecastPlots) {
     let fit = plots.fit;
     let unit = &plots.staged.meta().units;
-    let (x_range, y_range) = Chart::area(SQUARE, SQUARE_MARGIN);
-    let x = Scale::linear(fit.range, x_range);
-    let chart = Chart {
-        size: SQUARE,
-        margin: SQUARE_MARGIN,
-        x,
-        y: Scale::linear(fit.range, y_range),
-        x_ticks: x.ticks(6),
-        y_ticks: 6,
-        x_name: "actual (forecast upwards)",
-        description: "density of forecasts against actual values",
-    };
+    let x = Scale::linear(fit.range, SQUARE.across());
+    let y = Scale::linear(fit.range, SQUARE.upwards());
+    let description = "density of forecasts against actual values";
+    let x_name = "actual (forecast upwards)";
+    let chart = Chart { y_ticks: 6, x_name, ..Chart::new("clip-density", description, SQUARE, x, y) };
     let largest = fit.density.iter().copied().max().unwrap_or(1).max(1) as f64;
-    let width = (fit.range.1 - fit.range.0) / BINS as f64;
-    let edge = |bin: usize| fit.range.0 + width * bin as f64;
-    let side = [(x_range.1 - x_range.0) / BINS as f64, (y_range.0 - y_range.1) / BINS as f64];
+    let (low, high) = fit.range;
+    let edge = |bin: usize| low + (high - low) / BINS as f64 * bin as f64;
+    let bin_width = (SQUARE.across().1 - SQUARE.across().0) / BINS as f64 - 0.8;
+    let bin_height = (SQUARE.upwards().0 - SQUARE.upwards().1) / BINS as f64 - 0.8;
     let subtitle = format!("{} cells; on the dashed line a forecast is exact", format::count(fit.n));
     figure(html, "Forecast and truth", &subtitle, |html| {
-        chart.draw(
-            html,
-            "clip-density",
-            |html| {
-                for (index, count) in fit.density.iter().enumerate().filter(|(_, count)| **count > 0) {
-                    let actual = index / BINS;
-                    let forecast = index % BINS;
-                    // Logarithmic, or the one fullest square would pale all others.
-                    let level = (1.0 + 7.99 * (*count as f64).ln() / largest.ln().max(1e-9)) as usize;
-                    let tooltip = format!(
-                        "actual {} to {}, forecast {} to {} {unit}: {}",
-                        format::measure(edge(actual)),
-                        format::measure(edge(actual + 1)),
-                        format::measure(edge(forecast)),
-                        format::measure(edge(forecast + 1)),
-                        format::plural(*count, "cell")
-                    );
-                    let place = [Px(chart.x.at(edge(actual)) + 0.4), Px(chart.y.at(edge(forecast + 1)) + 0.4)];
-                    let class = format!("q{}", level.clamp(1, 8));
-                    let size = side.map(|side| Px(side - 0.8));
-                    html.mark(
-                        "rect",
-                        &[
-                            ("class", &class),
-                            ("x", &place[0]),
-                            ("y", &place[1]),
-                            ("width", &size[0]),
-                            ("height", &size[1]),
-                        ],
-                        &tooltip,
-                    );
-                }
-                let (low, high) = fit.range;
-                chart.line(html, "diagonal", &[(low, low), (high, high)]);
-            },
-            |_| (),
-        );
+        chart.draw(html, |html| {
+            for (index, count) in fit.density.iter().enumerate().filter(|(_, count)| **count > 0) {
+                let actual = index / BINS;
+                let forecast = index % BINS;
+                // Logarithmic, or the one fullest square would pale all others.
+                let level = (1.0 + 7.99 * (*count as f64).ln() / largest.ln().max(1e-9)) as usize;
+                let range = |bin| format!("{} to {}", format::measure(edge(bin)), format::measure(edge(bin + 1)));
+                let cells = format::plural(*count, "cell");
+                let tooltip = format!("actual {}, forecast {} {unit}: {cells}", range(actual), range(forecast));
+                let left = chart.x.at(edge(actual)) + 0.4;
+                let top = chart.y.at(edge(forecast + 1)) + 0.4;
+                let rect = Rect { x: left, y: top, width: bin_width, height: bin_height };
+                html.rect(&format!("q{}", level.clamp(1, 8)), rect, 0, &tooltip);
+            }
+            chart.line(html, "diagonal", &[(low, low), (high, high)]);
+        });
     });
 }
 
@@ -251,59 +201,35 @@ fn density(html: &mut Html, plots: &ForecastPlots) {
 fn histogram(html: &mut Html, plots: &ForecastPlots) {
     let fit = plots.fit;
     let unit = &plots.staged.meta().units;
-    let (x_range, y_range) = Chart::area(SQUARE, SQUARE_MARGIN);
-    let x = Scale::linear((-fit.reach, fit.reach), x_range);
-    let largest = fit.histogram.iter().copied().max().unwrap_or(1) as f64 / fit.n as f64 * 100.0;
-    let chart = Chart {
-        size: SQUARE,
-        margin: SQUARE_MARGIN,
-        x,
-        y: Scale::linear((0.0, largest), y_range).rounded(5),
-        x_ticks: x.ticks(6),
-        y_ticks: 5,
-        x_name: "forecast − actual",
-        description: "distribution of errors",
-    };
+    let share = |count: u64| count as f64 / fit.n as f64 * 100.0;
+    let largest = share(fit.histogram.iter().copied().max().unwrap_or(1));
+    let x = Scale::linear((-fit.reach, fit.reach), SQUARE.across());
+    let y = Scale::linear((0.0, largest), SQUARE.upwards()).rounded(5);
+    let description = "distribution of errors";
+    let chart = Chart { x_name: "forecast − actual", ..Chart::new("clip-errors", description, SQUARE, x, y) };
     let bin_width = 2.0 * fit.reach / BINS as f64;
-    let bottom = y_range.0;
+    let (bottom, _) = SQUARE.upwards();
     let within = plots.fit.cells.total().map_or(0.0, |total| total.mae);
     let subtitle = format!("% of cells; mean error {}, mean size {}", signed(fit.bias, unit), brief(within, unit));
     figure(html, "Errors", &subtitle, |html| {
-        chart.draw(
-            html,
-            "clip-errors",
-            |html| {
-                for (bin, count) in fit.histogram.iter().enumerate().filter(|(_, count)| **count > 0) {
-                    let left = -fit.reach + bin_width * bin as f64;
-                    let share = *count as f64 / fit.n as f64 * 100.0;
-                    let x = chart.x.at(left);
-                    let y = chart.y.at(share);
-                    let width = chart.x.at(left + bin_width) - x;
-                    let beyond = if bin == 0 {
-                        " or less"
-                    } else if bin + 1 == BINS {
-                        " or more"
-                    } else {
-                        ""
-                    };
-                    let tooltip = format!("{}{beyond}: {share:.1} % of cells", signed(left + bin_width / 2.0, unit));
-                    html.mark(
-                        "rect",
-                        &[
-                            ("class", &"bar"),
-                            ("x", &Px(x + 0.5)),
-                            ("y", &Px(y)),
-                            ("width", &Px(width - 1.0)),
-                            ("height", &Px(bottom - y)),
-                        ],
-                        &tooltip,
-                    );
-                }
-                let (low, high) = chart.y.domain();
-                chart.line(html, "diagonal", &[(0.0, low), (0.0, high)]);
-            },
-            |_| (),
-        );
+        chart.draw(html, |html| {
+            for (bin, count) in fit.histogram.iter().enumerate().filter(|(_, count)| **count > 0) {
+                let left = -fit.reach + bin_width * bin as f64;
+                let share = share(*count);
+                let x = chart.x.at(left);
+                let y = chart.y.at(share);
+                let width = chart.x.at(left + bin_width) - x - 1.0;
+                let beyond = match bin {
+                    0 => " or less",
+                    _ if bin + 1 == BINS => " or more",
+                    _ => "",
+                };
+                let tooltip = format!("{}{beyond}: {share:.1} % of cells", signed(left + bin_width / 2.0, unit));
+                html.rect("bar", Rect { x: x + 0.5, y, width, height: bottom - y }, 0, &tooltip);
+            }
+            let (low, high) = chart.y.domain();
+            chart.line(html, "diagonal", &[(0.0, low), (0.0, high)]);
+        });
     });
 }
 

@@ -5,7 +5,6 @@ use enn_common::staged::StagedMeta;
 /// Which output cell is where. The second axis of the grid is time; all others together are entities. A grid of one axis is one entity.
 #[derive(Debug, Clone)]
 pub(super) struct Grid {
-    /// Names of the entities.
     pub(super) entities: Vec<String>,
     pub(super) times: Vec<String>,
     /// Step between two times in the flat output.
@@ -30,7 +29,6 @@ impl Grid {
         }
     }
 
-    /// The flat index of a cell.
     pub(super) fn cell(&self, entity: usize, time: usize) -> usize {
         let outer = entity / self.stride;
         let inner = entity % self.stride;

@@ -2,8 +2,9 @@
 
 use super::{
     grid::Grid,
-    html::{Html, Px},
+    html::{Html, Rect},
     page::{figure_wide, section},
+    scale::extent,
 };
 use crate::format;
 use std::ops::Range;
@@ -30,17 +31,13 @@ struct ErrorMap {
 /// Draws the mean absolute error of every cell of `grid`; `of` names the rows, `floor` holds the errors of the cells' means.
 pub(super) fn write(html: &mut Html, grid: &Grid, of: &str, mae: &[f64], floor: Option<&[f64]>, unit: &str) {
     let map = map(grid, mae);
-    let known = || map.values.iter().copied().filter(|v| v.is_finite());
-    let (low, high) = known().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
+    let (low, high) = extent(map.values.iter().copied());
     if !(low.is_finite() && high.is_finite()) || map.values.len() < 2 {
         return;
     }
     let floor = floor.map(|floor| self::map(grid, floor).values);
     section(html, "cells", "Where the error is", |html| {
-        let mut subtitle = format!("mean absolute error of each cell over {of}");
-        if !unit.is_empty() {
-            subtitle = format!("{subtitle}, {unit}");
-        }
+        let mut subtitle = format::in_unit(&format!("mean absolute error of each cell over {of}"), unit);
         if map.thinned {
             subtitle.push_str("; neighbouring cells are averaged to fit");
         }
@@ -95,22 +92,21 @@ fn draw(html: &mut Html, map: &ErrorMap, limits: Range<f64>, floor: Option<&[f64
         _ => 12.0,
     };
     let numbers = width >= NUMBER_WIDTH_MIN && height >= 15.0;
-    let view_box = format!("0 0 {WIDTH} {}", Px(TOP + height * map.rows.len() as f64 + 6.0));
-    html.element("svg", &[("viewBox", &view_box), ("role", &"img"), ("aria-label", &"error of every cell")], |html| {
+    let bottom = TOP + height * map.rows.len() as f64 + 6.0;
+    html.svg(WIDTH, bottom, "error of every cell", |html| {
         let every = (34.0 / width).ceil().max(1.0) as usize;
         for (column, name) in map.columns.iter().enumerate().step_by(every) {
-            let x = left + (column as f64 + 0.5) * width;
-            html.leaf("text", &[("class", &"tick mid"), ("x", &Px(x)), ("y", &Px(TOP - 8.0))], name);
+            html.svg_text("tick mid", left + (column as f64 + 0.5) * width, TOP - 8.0, name);
         }
-        html.leaf("text", &[("class", &"tick end"), ("x", &Px(WIDTH)), ("y", &Px(TOP - 8.0))], "mean");
+        html.svg_text("tick end", WIDTH, TOP - 8.0, "mean");
         for (row, name) in map.rows.iter().enumerate() {
             let y = TOP + row as f64 * height;
             let values = &map.values[row * map.columns.len()..][..map.columns.len()];
             let known: Vec<f64> = values.iter().copied().filter(|v| v.is_finite()).collect();
             let mean = known.iter().sum::<f64>() / known.len() as f64;
-            let middle = Px(y + height / 2.0 + 4.0);
-            html.leaf("text", &[("class", &"label"), ("x", &0), ("y", &middle)], name);
-            html.leaf("text", &[("class", &"label end"), ("x", &Px(WIDTH)), ("y", &middle)], &format::measure(mean));
+            let middle = y + height / 2.0 + 4.0;
+            html.svg_text("label", 0.0, middle, name);
+            html.svg_text("label end", WIDTH, middle, &format::measure(mean));
             for (column, value) in values.iter().enumerate().filter(|(_, value)| value.is_finite()) {
                 let x = left + column as f64 * width;
                 let shade = shade(*value, &limits);
@@ -118,27 +114,11 @@ fn draw(html: &mut Html, map: &ErrorMap, limits: Range<f64>, floor: Option<&[f64
                     floor.and_then(|floor| floor.get(row * map.columns.len() + column)).filter(|v| v.is_finite());
                 let beside = beside.map_or_else(String::new, |v| format!(" (cell mean {})", format::measure(*v)));
                 let tooltip = format!("{name} {}: {}{beside}", map.columns[column], format::with_unit(*value, unit));
-                let class = format!("q{shade}");
-                let size = [Px(width - 1.5), Px(height - 1.5)];
-                html.mark(
-                    "rect",
-                    &[
-                        ("class", &class),
-                        ("x", &Px(x)),
-                        ("y", &Px(y)),
-                        ("width", &size[0]),
-                        ("height", &size[1]),
-                        ("rx", &2),
-                    ],
-                    &tooltip,
-                );
+                let rect = Rect { x, y, width: width - 1.5, height: height - 1.5 };
+                html.rect(&format!("q{shade}"), rect, 2, &tooltip);
                 if numbers {
                     let class = if shade >= 5 { "cell on-dark" } else { "cell on-light" };
-                    html.leaf(
-                        "text",
-                        &[("class", &class), ("x", &Px(x + width / 2.0 - 0.7)), ("y", &middle)],
-                        &short(*value),
-                    );
+                    html.svg_text(class, x + width / 2.0 - 0.7, middle, &short(*value));
                 }
             }
         }

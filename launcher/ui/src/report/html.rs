@@ -9,14 +9,20 @@ use std::fmt::{self, Display, Write};
 /// Attributes of an element: name and value.
 pub(super) type Attributes<'a> = &'a [(&'static str, &'a dyn Display)];
 
-/// HTML text under construction.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rect {
+    pub(super) x: f64,
+    pub(super) y: f64,
+    pub(super) width: f64,
+    pub(super) height: f64,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Html {
     out: String,
 }
 
 impl Html {
-    /// An element with content.
     pub(super) fn element(&mut self, tag: &'static str, attributes: Attributes, inner: impl FnOnce(&mut Self)) {
         self.open(tag, attributes);
         self.out.push('>');
@@ -26,12 +32,10 @@ impl Html {
         self.out.push('>');
     }
 
-    /// An element that holds only text.
     pub(super) fn leaf(&mut self, tag: &'static str, attributes: Attributes, text: &str) {
         self.element(tag, attributes, |html| html.text(text));
     }
 
-    /// An element without content.
     pub(super) fn void(&mut self, tag: &'static str, attributes: Attributes) {
         self.open(tag, attributes);
         self.out.push_str("/>");
@@ -40,6 +44,79 @@ impl Html {
     /// An SVG mark without content but with a tooltip.
     pub(super) fn mark(&mut self, tag: &'static str, attributes: Attributes, tooltip: &str) {
         self.element(tag, attributes, |html| html.leaf("title", &[], tooltip));
+    }
+
+    /// A paragraph in small print.
+    pub(super) fn note(&mut self, text: &str) {
+        self.leaf("p", &[("class", &"note")], text);
+    }
+
+    /// A drawing of this size with a text alternative.
+    pub(super) fn svg(&mut self, width: f64, height: f64, description: &str, inner: impl FnOnce(&mut Self)) {
+        let view_box = format!("0 0 {} {}", Px(width), Px(height));
+        self.element("svg", &[("viewBox", &view_box), ("role", &"img"), ("aria-label", &description)], inner);
+    }
+
+    pub(super) fn svg_text(&mut self, class: &str, x: f64, y: f64, text: &str) {
+        self.leaf("text", &[("class", &class), ("x", &Px(x)), ("y", &Px(y))], text);
+    }
+
+    pub(super) fn segment(&mut self, class: &str, x: [f64; 2], y: [f64; 2]) {
+        let [x, y] = [x, y].map(|ends| ends.map(Px));
+        self.void("line", &[("class", &class), ("x1", &x[0]), ("x2", &x[1]), ("y1", &y[0]), ("y2", &y[1])]);
+    }
+
+    /// A rectangle of a drawing with a tooltip; `corner` is the radius of its corners.
+    pub(super) fn rect(&mut self, class: &str, rect: Rect, corner: u8, tooltip: &str) {
+        let [x, y, width, height] = [rect.x, rect.y, rect.width, rect.height].map(Px);
+        let look: Attributes = &[("class", &class), ("rx", &corner)];
+        let place: Attributes = &[("x", &x), ("y", &y), ("width", &width), ("height", &height)];
+        self.mark("rect", &[look, place].concat(), tooltip);
+    }
+
+    /// A list that explains colours: class, name and number.
+    pub(super) fn keys<'a>(&mut self, keys: impl IntoIterator<Item = (&'a str, &'a str, Option<String>)>) {
+        self.element("ul", &[("class", &"keys")], |html| {
+            for (class, name, number) in keys {
+                html.element("li", &[], |html| {
+                    html.leaf("span", &[("class", &format!("swatch {class}"))], "");
+                    html.text(name);
+                    number.iter().for_each(|number| html.leaf("b", &[], number));
+                });
+            }
+        });
+    }
+
+    /// A table that scrolls on a narrow screen; its first column has names, the others numbers.
+    pub(super) fn table(&mut self, class: &str, head: &[&str], rows: impl IntoIterator<Item = Row>) {
+        self.element("div", &[("class", &"scroll")], |html| {
+            html.element("table", &[("class", &class)], |html| {
+                let mut rows = rows.into_iter().peekable();
+                let bars = rows.peek().and_then(|row| row.bar).map(|_| head.len() - 1);
+                html.element("thead", &[], |html| {
+                    html.element("tr", &[], |html| {
+                        for (column, name) in head.iter().enumerate() {
+                            let class = if column == 0 { "" } else { "number" };
+                            let class = if Some(column) == bars { "bars" } else { class };
+                            html.leaf("th", &[("class", &class)], name);
+                        }
+                    });
+                });
+                html.element("tbody", &[], |html| rows.for_each(|row| html.row(&row)));
+            });
+        });
+    }
+
+    fn row(&mut self, row: &Row) {
+        self.element("tr", &[("class", &if row.is_ours { "ours" } else { "" })], |html| {
+            html.leaf("th", &[("scope", &"row")], &row.name);
+            row.cells.iter().for_each(|cell| html.leaf("td", &[("class", &"number")], cell));
+            if let Some(percent) = row.bar {
+                html.element("td", &[("class", &"bars")], |html| {
+                    html.leaf("span", &[("class", &"hbar"), ("style", &format!("width:{percent:.1}%"))], "");
+                });
+            }
+        });
     }
 
     /// Appends text, escaped for HTML.
@@ -53,7 +130,6 @@ impl Html {
         self.out.push_str(markup);
     }
 
-    /// The text so far.
     pub(super) fn into_string(self) -> String {
         self.out
     }
@@ -68,6 +144,22 @@ impl Html {
             let _ = write!(EscapedWriter(&mut self.out), "{value}");
             self.out.push('"');
         }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) cells: Vec<String>,
+    /// Whether it is the row of the model.
+    pub(super) is_ours: bool,
+    /// Length of the bar behind the numbers, percent.
+    pub(super) bar: Option<f64>,
+}
+
+impl Row {
+    pub(super) fn new(name: impl Into<String>, cells: Vec<String>) -> Self {
+        Self { name: name.into(), cells, is_ours: false, bar: None }
     }
 }
 

@@ -1,10 +1,10 @@
 //! How the model learned: training loss and validation error over epochs, and where a step's time goes.
 
 use super::{
-    chart::{Chart, Margin},
-    html::{Html, Px},
+    chart::{Chart, EndLabel, Frame, PANEL},
+    html::{Attributes, Html, Rect},
     page::{figure, section},
-    scale::Scale,
+    scale::{Scale, extent},
 };
 use crate::{format, metrics, model::RunView};
 use enn_common::{
@@ -12,11 +12,8 @@ use enn_common::{
     metrics::Measure,
 };
 
-const SIZE: (f64, f64) = (480.0, 290.0);
-const MARGIN: Margin = Margin { left: 44.0, right: 116.0, top: 12.0, bottom: 40.0 };
-
 /// The loss has only a number at its end.
-const LOSS_MARGIN: Margin = Margin { right: 58.0, ..MARGIN };
+const LOSS_PANEL: Frame = Frame { right: 58.0, ..PANEL };
 
 /// Share of the epochs at the beginning whose errors may run out of the chart.
 const WARM_UP_SHARE: f64 = 0.2;
@@ -51,48 +48,35 @@ fn epoch_of(view: &RunView, step: u64) -> f64 {
     step as f64 / per_epoch as f64
 }
 
-fn epochs_axis(view: &RunView, margin: Margin) -> Scale {
+fn epochs_axis(view: &RunView, frame: Frame) -> Scale {
     let last = view.epochs.last().map_or(0.0, EpochReport::epochs);
     let last = view.latest.map_or(last, |step| last.max(epoch_of(view, step.step)));
-    Scale::linear((0.0, last.max(1.0)), Chart::area(SIZE, margin).0)
+    Scale::linear((0.0, last.max(1.0)), frame.across())
 }
 
 fn loss(html: &mut Html, view: &RunView) {
     let trace: Vec<(f64, f64)> =
         view.losses.points().iter().map(|(step, loss)| (epoch_of(view, *step), *loss)).collect();
     let epochs: Vec<(f64, f64)> = view.epochs.iter().map(|report| (report.epochs(), report.train_loss)).collect();
-    let domain = trace.iter().chain(&epochs).map(|point| point.1).filter(|loss| loss.is_finite());
-    let domain = domain.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
-    let x = epochs_axis(view, LOSS_MARGIN);
+    let domain = extent(trace.iter().chain(&epochs).map(|point| point.1));
+    let x = epochs_axis(view, LOSS_PANEL);
+    let y = Scale::spanning(domain, LOSS_PANEL.upwards()).rounded(5);
     let chart = Chart {
-        size: SIZE,
-        margin: LOSS_MARGIN,
-        x,
-        y: Scale::spanning(domain, Chart::area(SIZE, LOSS_MARGIN).1).rounded(5),
         x_ticks: whole(&x),
-        y_ticks: 5,
         x_name: "epoch",
-        description: "training loss over epochs",
+        labels: epochs.last().map(|last| (last.1, "model", format::measure(last.1))).into_iter().collect(),
+        ..Chart::new("clip-loss", "training loss over epochs", LOSS_PANEL, x, y)
     };
     figure(html, "Training loss", "standardised target; faint: single steps", |html| {
-        chart.draw(
-            html,
-            "clip-loss",
-            |html| {
-                chart.line(html, "faint", &trace);
-                chart.line(html, "model", &epochs);
-                chart.tooltips(html, &epochs, |i| {
-                    let report = &view.epochs[i];
-                    let rate = format::measure(report.lr);
-                    format!("{}: loss {}, learning rate {rate}", report.name(), format::measure(report.train_loss))
-                });
-            },
-            |html| {
-                if let Some(last) = epochs.last() {
-                    chart.end_labels(html, &[(last.1, "model", format::measure(last.1))]);
-                }
-            },
-        );
+        chart.draw(html, |html| {
+            chart.line(html, "faint", &trace);
+            chart.line(html, "model", &epochs);
+            chart.tooltips(html, &epochs, |i| {
+                let report = &view.epochs[i];
+                let rate = format::measure(report.lr);
+                format!("{}: loss {}, learning rate {rate}", report.name(), format::measure(report.train_loss))
+            });
+        });
     });
 }
 
@@ -110,54 +94,32 @@ fn validation(html: &mut Html, view: &RunView) {
         .map(|(name, errors)| (format::label(name), errors.judged()))
         .filter(|(_, error)| error.is_finite())
         .collect();
-    let x = epochs_axis(view, MARGIN);
+    let label = |name: &str, class, error: f64| (error, class, format!("{name} {}", format::measure(error)));
+    let mut labels: Vec<EndLabel> = levels.iter().map(|(name, error)| label(name, level_class(name), *error)).collect();
+    labels.extend(points.last().map(|last| label("ENN", "model", last.1)));
+    let x = epochs_axis(view, PANEL);
+    let y = Scale::linear(validation_domain(&points, &levels), PANEL.upwards()).rounded(5);
+    let description = "validation error over epochs beside the baselines";
     let chart = Chart {
-        size: SIZE,
-        margin: MARGIN,
-        x,
-        y: Scale::linear(validation_domain(&points, &levels), Chart::area(SIZE, MARGIN).1).rounded(5),
         x_ticks: whole(&x),
-        y_ticks: 5,
         x_name: "epoch",
-        description: "validation error over epochs beside the baselines",
+        labels,
+        ..Chart::new("clip-validation", description, PANEL, x, y)
     };
-    let subtitle = match (measured(view), measured(view).unit(view.units())) {
-        (Measure::Mae, "") => "mean absolute error".to_owned(),
-        (Measure::Mae, unit) => format!("mean absolute error, {unit}"),
-        (measure, _) => measure.name().to_owned(),
-    };
+    let subtitle = format::error_name(measured(view), view.units());
     figure(html, "Validation error", &subtitle, |html| {
-        chart.draw(
-            html,
-            "clip-validation",
-            |html| {
-                for (name, mae) in &levels {
-                    let tooltip = format!("{name}: {}", format::with_unit(*mae, measured(view).unit(view.units())));
-                    chart.level(html, level_class(name), *mae, &tooltip);
-                }
-                chart.line(html, "model", &points);
-                chart.tooltips(html, &points, |i| validated(view, points[i]));
-                if let Some(best) = view.best().filter(|best| best.val.n > 0) {
-                    let place = [Px(chart.x.at(best.epochs())), Px(chart.y.at(best.val.judged()))];
-                    let tooltip = format!("kept: {}", validated(view, (best.epochs(), best.val.judged())));
-                    html.mark(
-                        "circle",
-                        &[("class", &"best"), ("cx", &place[0]), ("cy", &place[1]), ("r", &4.5)],
-                        &tooltip,
-                    );
-                }
-            },
-            |html| {
-                let mut labels: Vec<(f64, &str, String)> = levels
-                    .iter()
-                    .map(|(name, mae)| (*mae, level_class(name), format!("{name} {}", format::measure(*mae))))
-                    .collect();
-                if let Some(last) = points.last() {
-                    labels.push((last.1, "model", format!("ENN {}", format::measure(last.1))));
-                }
-                chart.end_labels(html, &labels);
-            },
-        );
+        chart.draw(html, |html| {
+            for (name, error) in &levels {
+                let tooltip = format!("{name}: {}", format::with_unit(*error, measured(view).unit(view.units())));
+                chart.level(html, level_class(name), *error, &tooltip);
+            }
+            chart.line(html, "model", &points);
+            chart.tooltips(html, &points, |i| validated(view, points[i]));
+            if let Some(best) = view.best().filter(|best| best.val.n > 0) {
+                let place = (best.epochs(), best.val.judged());
+                chart.dot(html, "best", place.0, place.1, 4.5, &format!("kept: {}", validated(view, place)));
+            }
+        });
     });
 }
 
@@ -169,7 +131,6 @@ fn validated(view: &RunView, point: (f64, f64)) -> String {
     )
 }
 
-/// Returns the measure by which forecasters are compared.
 fn measured(view: &RunView) -> Measure {
     view.epochs.last().map_or(Measure::Mae, |report| report.val.measure())
 }
@@ -220,44 +181,20 @@ fn step_time(html: &mut Html, view: &RunView) {
         format::plural(settled.len() as u64, "validation")
     );
     figure(html, "Where a step’s time goes", &subtitle, |html| {
-        html.element(
-            "svg",
-            &[
-                ("viewBox", &"0 0 1000 22"),
-                ("class", &"strip"),
-                ("preserveAspectRatio", &"none"),
-                ("role", &"img"),
-                ("aria-label", &"parts of a step"),
-            ],
-            |html| {
-                let mut left = 0.0;
-                for (name, class, ms) in &parts {
-                    let width = 1000.0 * ms / sum;
-                    let tooltip = format!("{name}: {}", milliseconds(*ms));
-                    html.mark(
-                        "rect",
-                        &[
-                            ("class", class),
-                            ("x", &Px(left)),
-                            ("y", &0),
-                            ("width", &Px((width - 2.0).max(0.5))),
-                            ("height", &22),
-                        ],
-                        &tooltip,
-                    );
-                    left += width;
-                }
-            },
-        );
-        html.element("ul", &[("class", &"keys")], |html| {
+        let stretched: Attributes = &[("class", &"strip"), ("preserveAspectRatio", &"none")];
+        let described: Attributes =
+            &[("viewBox", &"0 0 1000 22"), ("role", &"img"), ("aria-label", &"parts of a step")];
+        html.element("svg", &[stretched, described].concat(), |html| {
+            let mut x = 0.0;
             for (name, class, ms) in &parts {
-                html.element("li", &[], |html| {
-                    html.leaf("span", &[("class", &format!("swatch {class}"))], "");
-                    html.text(name);
-                    html.leaf("b", &[], &format!("{} · {:.0} %", milliseconds(*ms), 100.0 * ms / sum));
-                });
+                let width = 1000.0 * ms / sum;
+                let rect = Rect { x, y: 0.0, width: (width - 2.0).max(0.5), height: 22.0 };
+                html.rect(class, rect, 0, &format!("{name}: {}", milliseconds(*ms)));
+                x += width;
             }
         });
+        let share = |ms: f64| format!("{} · {:.0} %", milliseconds(ms), 100.0 * ms / sum);
+        html.keys(parts.iter().map(|(name, class, ms)| (*class, *name, Some(share(*ms)))));
     });
 }
 

@@ -31,19 +31,15 @@ use enn_data::baselines::{self, Baselines, Effort};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Name of the report in a run directory.
 pub const FILE: &str = "report.html";
 
-/// Name of the configuration in a run directory.
 const CONFIG: &str = "run.json";
 
 /// Why there is no report.
 #[derive(Debug, Error)]
 pub enum ReportError {
-    /// The events cannot be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The report cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
 }

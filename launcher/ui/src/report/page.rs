@@ -25,23 +25,19 @@ const STYLE: &str = include_str!("report.css");
 #[derive(Debug)]
 pub struct ReportInputs {
     pub view: RunView,
-    /// The content of run.json.
     pub config: Option<Value>,
     pub staged: Option<Staged>,
     /// Baselines, for the plots; their errors come from the events.
     pub baselines: Option<Baselines>,
-    /// Forecasts of the test rows.
     pub predictions: Option<TestPredictions>,
     /// Notes on inputs that could not be read, shown at the end of the report.
     pub notes: Vec<String>,
 }
 
-/// Returns the page of a run.
 pub(super) fn page(inputs: &ReportInputs) -> String {
     document(&format!("{} – ENN report", inputs.view.name()), |html| body(html, inputs))
 }
 
-/// A page of its own with this title.
 pub(super) fn document(title: &str, inner: impl FnOnce(&mut Html)) -> String {
     let mut html = Html::default();
     html.constant("<!DOCTYPE html>\n");
@@ -63,7 +59,9 @@ pub(super) fn document(title: &str, inner: impl FnOnce(&mut Html)) -> String {
 fn body(html: &mut Html, inputs: &ReportInputs) {
     let view = &inputs.view;
     header(html, view);
-    warnings(html, view);
+    let all: Vec<String> =
+        metrics::warning(view).into_iter().chain(view.warnings.iter().map(|w| w.1.clone())).collect();
+    warnings(html, &all);
     tables::errors(html, view);
     learning::write(html, view);
     test_split(html, inputs);
@@ -101,7 +99,6 @@ fn of_classes(inputs: &ReportInputs) -> Option<ClassFigures> {
     })
 }
 
-/// The baseline with the least test error.
 fn best_baseline(baselines: &Baselines) -> Option<&Forecaster> {
     let errors = baselines.split.get("test")?;
     let error = |one: &Forecaster| errors.get(one.name()).map_or(f64::INFINITY, |errors| errors.judged());
@@ -109,10 +106,7 @@ fn best_baseline(baselines: &Baselines) -> Option<&Forecaster> {
 }
 
 fn header(html: &mut Html, view: &RunView) {
-    html.element("header", &[], |html| {
-        html.leaf("p", &[("class", &"run")], view.name());
-        html.leaf("h1", &[], &outcome(view));
-        html.leaf("p", &[("class", &"lede")], &summary(view));
+    head(html, view.name(), &outcome(view), &summary(view), |html| {
         html.element("dl", &[("class", &"tiles")], |html| {
             for (name, value, unit) in tiles(view) {
                 html.element("div", &[], |html| {
@@ -199,7 +193,6 @@ fn summary(view: &RunView) -> String {
     text.trim().to_owned()
 }
 
-/// Returns whether the target is a class.
 fn split_is_of_classes(view: &RunView) -> bool {
     metrics::split(view).values().any(|metrics| metrics.measure() == Measure::LogLoss)
 }
@@ -230,18 +223,20 @@ fn tiles(view: &RunView) -> Vec<(String, String, String)> {
     tiles
 }
 
-/// Warnings that no reader should miss.
-fn warnings(html: &mut Html, view: &RunView) {
-    let all: Vec<String> =
-        metrics::warning(view).into_iter().chain(view.warnings.iter().map(|w| w.1.clone())).collect();
-    if all.is_empty() {
-        return;
-    }
-    html.element("aside", &[("class", &"warnings")], |html| {
-        for warning in &all {
-            html.leaf("p", &[], warning);
-        }
+/// The head of a page: name of the run, result, more about it.
+pub(super) fn head(html: &mut Html, run: &str, result: &str, lede: &str, inner: impl FnOnce(&mut Html)) {
+    html.element("header", &[], |html| {
+        html.leaf("p", &[("class", &"run")], run);
+        html.leaf("h1", &[], result);
+        html.leaf("p", &[("class", &"lede")], lede);
+        inner(html);
     });
+}
+
+pub(super) fn warnings(html: &mut Html, all: &[String]) {
+    if !all.is_empty() {
+        html.element("aside", &[("class", &"warnings")], |html| all.iter().for_each(|one| html.leaf("p", &[], one)));
+    }
 }
 
 /// A section with its heading; the heading is drawn even when `inner` adds nothing, so callers check first.

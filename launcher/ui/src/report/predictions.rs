@@ -13,7 +13,6 @@ use thiserror::Error;
 /// Where the forecasts lie in a run directory.
 pub const DIR: &str = "predictions/test";
 
-/// Forecasts of test rows, mapped.
 #[derive(Debug)]
 pub struct TestPredictions {
     rows: Vec<usize>,
@@ -24,10 +23,8 @@ pub struct TestPredictions {
 /// Why forecasts cannot be shown.
 #[derive(Debug, Error)]
 pub enum PredictionsError {
-    /// A file is damaged.
     #[error(transparent)]
     Array(#[from] StagedError),
-    /// The arrays do not fit the staged data or each other.
     #[error("{}: {what} is {found}, expected {expected}", path.display())]
     Mismatch { path: PathBuf, what: &'static str, found: String, expected: String },
 }
@@ -39,33 +36,26 @@ impl TestPredictions {
     /// The arrays are damaged or belong to other data.
     pub fn read(run_dir: &Path, staged: &Staged) -> Result<Option<Self>, PredictionsError> {
         let dir = run_dir.join(DIR);
-        let values = dir.join("pred.npy");
-        let rows = dir.join("rows.npy");
-        if !(values.exists() && rows.exists()) {
+        let values_path = dir.join("pred.npy");
+        let rows_path = dir.join("rows.npy");
+        if !(values_path.exists() && rows_path.exists()) {
             return Ok(None);
         }
-        let values = open(&values, NpyElement::F32, "f32")?;
-        let rows = open(&rows, NpyElement::I64, "i64")?;
-        let numbers: &[i64] = rows.1.numbers().unwrap_or(&[]);
+        let values = open(&values_path, NpyElement::F32, "f32")?;
+        let rows = open(&rows_path, NpyElement::I64, "i64")?;
+        let numbers: &[i64] = rows.numbers().unwrap_or(&[]);
         let mut shape = vec![numbers.len() as u64];
         shape.extend(staged.meta().out_shape.iter().map(|size| *size as u64));
-        if values.1.header().shape != shape {
-            let found = format!("{:?}", values.1.header().shape);
-            return Err(PredictionsError::Mismatch {
-                path: values.0,
-                what: "shape",
-                found,
-                expected: format!("{shape:?}"),
-            });
+        let found = &values.header().shape;
+        if *found != shape {
+            return Err(mismatch(&values_path, "shape", format!("{found:?}"), format!("{shape:?}")));
         }
         let all = staged.rows();
         let row = |number: &i64| usize::try_from(*number).ok().filter(|row| *row < all).ok_or(*number);
         let rows: Vec<usize> = numbers.iter().map(row).collect::<Result<_, _>>().map_err(|found| {
-            let path = rows.0.clone();
-            let found = found.to_string();
-            PredictionsError::Mismatch { path, what: "row", found, expected: format!("0 to {}", all.saturating_sub(1)) }
+            mismatch(&rows_path, "row", found.to_string(), format!("0 to {}", all.saturating_sub(1)))
         })?;
-        Ok(Some(Self { rows, values: values.1, outputs: staged.outputs() }))
+        Ok(Some(Self { rows, values, outputs: staged.outputs() }))
     }
 
     /// Staged rows, in the order of the forecasts.
@@ -85,12 +75,15 @@ impl TestPredictions {
     }
 }
 
-fn open(path: &Path, element: NpyElement, expected: &str) -> Result<(PathBuf, NpyMap), PredictionsError> {
+fn mismatch(path: &Path, what: &'static str, found: String, expected: String) -> PredictionsError {
+    PredictionsError::Mismatch { path: path.to_owned(), what, found, expected }
+}
+
+fn open(path: &Path, element: NpyElement, expected: &str) -> Result<NpyMap, PredictionsError> {
     let array = NpyMap::open(path)?;
     if array.header().element != element {
-        let what = "element type";
-        let found = array.header().element.descr().to_owned();
-        return Err(PredictionsError::Mismatch { path: path.to_owned(), what, found, expected: expected.to_owned() });
+        let found = array.header().element.descr();
+        return Err(mismatch(path, "element type", found.to_owned(), expected.to_owned()));
     }
-    Ok((path.to_owned(), array))
+    Ok(array)
 }

@@ -87,21 +87,19 @@ impl Scale {
     }
 }
 
+/// The least and the largest finite value; infinite when there is none.
+pub(super) fn extent(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let finite = values.filter(|value| value.is_finite());
+    finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)))
+}
+
 /// The round step (1, 2 or 5 times a power of ten) that makes about `count` ticks.
 fn step(domain: (f64, f64), count: usize) -> f64 {
     let raw = (domain.1 - domain.0) / count.max(1) as f64;
     let power = 10f64.powf(raw.log10().floor());
     let factor = raw / power;
-    power
-        * if factor < 1.5 {
-            1.0
-        } else if factor < 3.5 {
-            2.0
-        } else if factor < 7.5 {
-            5.0
-        } else {
-            10.0
-        }
+    let round = [(1.5, 1.0), (3.5, 2.0), (7.5, 5.0)].iter().find(|(below, _)| factor < *below);
+    power * round.map_or(10.0, |(_, round)| *round)
 }
 
 fn written(value: f64, decimals: usize) -> String {

@@ -1,7 +1,7 @@
 //! Everything that is best read as a table: errors, cleaning, data, configuration, surroundings.
 
 use super::{
-    html::Html,
+    html::{Html, Row},
     page::{ReportInputs, section},
 };
 use crate::{
@@ -29,14 +29,9 @@ pub(super) fn errors(html: &mut Html, view: &RunView) {
     if contenders.is_empty() {
         return;
     }
-    let unit = if view.units().is_empty() { String::new() } else { format!(", {}", view.units()) };
     section(html, "errors", "Errors beside the baselines", |html| {
-        html.element("div", &[("class", &"scroll")], |html| {
-            html.element("table", &[("class", &"errors")], |html| error_table(html, &contenders, &unit));
-        });
-        for note in &view.baseline_notes {
-            html.leaf("p", &[("class", &"note")], note);
-        }
+        error_table(html, &contenders, view.units());
+        view.baseline_notes.iter().for_each(|note| html.note(note));
         per_split(html, view);
     });
 }
@@ -49,36 +44,18 @@ fn error_table(html: &mut Html, contenders: &[Contender], unit: &str) {
     let measure = contenders.iter().find_map(|one| Some(one.compared()?.measure())).unwrap_or(Measure::Mae);
     let columns = &format::columns(measure)[..2];
     let largest = contenders.iter().filter_map(Contender::judged).filter(|v| v.is_finite()).fold(0.0, f64::max);
-    html.element("thead", &[], |html| {
-        html.element("tr", &[], |html| {
-            html.leaf("th", &[], "");
-            for (_, split) in &splits {
-                for (name, _) in columns {
-                    let unit = if format::has_unit(name) { unit } else { "" };
-                    html.leaf("th", &[("class", &"number")], &format!("{split} {name}{unit}"));
-                }
-            }
-            let first = splits.first().map_or("", |split| split.1);
-            html.leaf("th", &[("class", &"bars")], &format!("{first} {}", measure.name()));
-        });
+    let of_each = || splits.iter().flat_map(|split| columns.iter().map(move |column| (split, column)));
+    let mut head = vec![String::new()];
+    head.extend(of_each().map(|((_, split), (name, _))| {
+        format::in_unit(&format!("{split} {name}"), if format::has_unit(name) { unit } else { "" })
+    }));
+    head.push(format!("{} {}", splits.first().map_or("", |split| split.1), measure.name()));
+    let rows = contenders.iter().map(|one| {
+        let cells = of_each().map(|((index, _), (_, of))| format::optional(one.errors[*index].as_ref().map(of)));
+        let bar = one.judged().map_or(0.0, |error| (100.0 * error / largest).clamp(0.0, 100.0));
+        Row { is_ours: one.ours, bar: Some(bar), ..Row::new(&one.name, cells.collect()) }
     });
-    html.element("tbody", &[], |html| {
-        for one in contenders {
-            html.element("tr", &[("class", &if one.ours { "ours" } else { "" })], |html| {
-                html.leaf("th", &[("scope", &"row")], &one.name);
-                for (index, _) in &splits {
-                    for (_, of) in columns {
-                        let figure = one.errors[*index].as_ref().map(|errors| format::measure(of(errors)));
-                        html.leaf("td", &[("class", &"number")], &figure.unwrap_or_else(|| "–".into()));
-                    }
-                }
-                html.element("td", &[("class", &"bars")], |html| {
-                    let share = one.judged().map_or(0.0, |error| (100.0 * error / largest).clamp(0.0, 100.0));
-                    html.leaf("span", &[("class", &"hbar"), ("style", &format!("width:{share:.1}%"))], "");
-                });
-            });
-        }
-    });
+    html.table("errors", &head.iter().map(String::as_str).collect::<Vec<_>>(), rows);
 }
 
 /// The model's own errors on every split.
@@ -92,51 +69,22 @@ fn per_split(html: &mut Html, view: &RunView) {
         return;
     }
     html.leaf("h3", &[], "ENN on every split");
-    html.element("div", &[("class", &"scroll")], |html| {
-        html.element("table", &[], |html| {
-            let nominal = rows.iter().find_map(|(_, metrics)| Some(100.0 * metrics.interval?.nominal));
-            let held = nominal.map(|nominal| format!("within the {nominal:.0} % interval"));
-            let mut columns = vec!["", "MAE", "RMSE", "R²", "loss"];
-            columns.extend(held.iter().flat_map(|held| [held.as_str(), "its mean width"]));
-            columns.extend(
-                rows.iter().any(|(_, metrics)| metrics.accuracy.is_some()).then_some("likeliest class is right"),
-            );
-            columns.push("cells");
-            head(html, &columns);
-            html.element("tbody", &[], |html| {
-                for (name, metrics) in rows {
-                    let name = if *name == "val" { "validation" } else { name };
-                    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-                    let mut cells = [metrics.mae, metrics.rmse, metrics.r2, metrics.loss].map(format::measure).to_vec();
-                    if let Some(interval) = metrics.interval {
-                        cells.extend([percent(interval.coverage), format::measure(interval.width)]);
-                    }
-                    cells.extend(metrics.accuracy.map(percent));
-                    cells.push(format::count(metrics.n));
-                    row(html, name, &cells);
-                }
-            });
-        });
-    });
-}
-
-fn head(html: &mut Html, names: &[&str]) {
-    html.element("thead", &[], |html| {
-        html.element("tr", &[], |html| {
-            for (index, name) in names.iter().enumerate() {
-                html.leaf("th", &[("class", &if index == 0 { "" } else { "number" })], name);
-            }
-        });
-    });
-}
-
-fn row(html: &mut Html, name: &str, cells: &[String]) {
-    html.element("tr", &[], |html| {
-        html.leaf("th", &[("scope", &"row")], name);
-        for cell in cells {
-            html.leaf("td", &[("class", &"number")], cell);
+    let nominal = rows.iter().find_map(|(_, metrics)| Some(100.0 * metrics.interval?.nominal));
+    let held = nominal.map(|nominal| format!("within the {nominal:.0} % interval"));
+    let mut head = vec!["", "MAE", "RMSE", "R²", "loss"];
+    head.extend(held.iter().flat_map(|held| [held.as_str(), "its mean width"]));
+    head.extend(rows.iter().any(|(_, metrics)| metrics.accuracy.is_some()).then_some("likeliest class is right"));
+    head.push("cells");
+    let rows = rows.iter().map(|(name, metrics)| {
+        let mut cells = [metrics.mae, metrics.rmse, metrics.r2, metrics.loss].map(format::measure).to_vec();
+        if let Some(interval) = metrics.interval {
+            cells.extend([format::percent(interval.coverage), format::measure(interval.width)]);
         }
+        cells.extend(metrics.accuracy.map(format::percent));
+        cells.push(format::count(metrics.n));
+        Row::new(if **name == "val" { "validation" } else { name }, cells)
     });
+    html.table("", &head, rows);
 }
 
 /// Name and value pairs in columns.
@@ -162,6 +110,7 @@ pub(super) fn data(html: &mut Html, staged: &StagedView) {
     } else {
         format!("staged in {}", format::seconds(staged.seconds))
     };
+    let outputs: usize = staged.out_shape.iter().product();
     section(html, "data", "Data", |html| {
         facts(
             html,
@@ -171,14 +120,7 @@ pub(super) fn data(html: &mut Html, staged: &StagedView) {
                 fact("validation", val),
                 fact("test", test),
                 fact("inputs", format::count(staged.features)),
-                fact(
-                    "outputs",
-                    format!(
-                        "{} = {}",
-                        format::shape(&staged.out_shape),
-                        format::count(staged.out_shape.iter().product::<usize>() as u64)
-                    ),
-                ),
+                fact("outputs", format!("{} = {}", format::shape(&staged.out_shape), format::count(outputs as u64))),
                 fact("unit", if staged.units.is_empty() { "not given".to_owned() } else { staged.units.clone() }),
                 fact("staging", how),
             ],
@@ -220,50 +162,34 @@ fn cleaning(html: &mut Html, report: &CleaningReport) {
     let found = |column: &ColumnReport| column.constant || counts(column).iter().any(|n| *n > 0);
     let (dirty, clean): (Vec<_>, Vec<_>) = report.columns.iter().partition(|(_, column)| found(column));
     if !dirty.is_empty() {
-        html.element("div", &[("class", &"scroll")], |html| {
-            html.element("table", &[], |html| {
-                head(
-                    html,
-                    &[
-                        "column",
-                        "missing",
-                        "non-finite",
-                        "out of range",
-                        "clamped",
-                        "implausible",
-                        "unseen category",
-                        "constant",
-                    ],
-                );
-                html.element("tbody", &[], |html| {
-                    for (name, column) in dirty.iter().take(COLUMNS_MAX) {
-                        let mut cells: Vec<String> = counts(column)
-                            .iter()
-                            .map(|n| if *n == 0 { "·".to_owned() } else { format::count(*n) })
-                            .collect();
-                        cells.push(if column.constant { "yes".to_owned() } else { "·".to_owned() });
-                        row(html, name, &cells);
-                    }
-                });
-            });
+        let head = [
+            "column",
+            "missing",
+            "non-finite",
+            "out of range",
+            "clamped",
+            "implausible",
+            "unseen category",
+            "constant",
+        ];
+        let rows = dirty.iter().take(COLUMNS_MAX).map(|(name, column)| {
+            let count = |n: u64| if n == 0 { "·".to_owned() } else { format::count(n) };
+            let mut cells = counts(column).map(count).to_vec();
+            cells.push(if column.constant { "yes" } else { "·" }.to_owned());
+            Row::new(*name, cells)
         });
+        html.table("", &head, rows);
     }
-    if dirty.len() > COLUMNS_MAX {
-        html.leaf(
-            "p",
-            &[("class", &"note")],
-            &format!("and {} more columns, listed in meta.json of the staged data", dirty.len() - COLUMNS_MAX),
-        );
+    if let Some(more) = dirty.len().checked_sub(COLUMNS_MAX).filter(|more| *more > 0) {
+        html.note(&format!("and {more} more columns, listed in meta.json of the staged data"));
     }
     if !clean.is_empty() {
         let names: Vec<&str> = clean.iter().take(COLUMNS_MAX).map(|(name, _)| name.as_str()).collect();
         let more =
             if clean.len() > names.len() { format!(" and {} more", clean.len() - names.len()) } else { String::new() };
-        html.leaf("p", &[("class", &"note")], &format!("Nothing found in {}{more}.", names.join(", ")));
+        html.note(&format!("Nothing found in {}{more}.", names.join(", ")));
     }
-    for note in report.warnings.iter().chain(&report.notes) {
-        html.leaf("p", &[("class", &"note")], note);
-    }
+    report.warnings.iter().chain(&report.notes).for_each(|note| html.note(note));
 }
 
 pub(super) fn configuration(html: &mut Html, config: &Value) {
@@ -342,46 +268,24 @@ pub(super) fn surroundings(html: &mut Html, inputs: &ReportInputs) {
         }
         all.push(fact("enn", env!("CARGO_PKG_VERSION")));
         all.extend(view.decisions.iter().map(|decision| fact("decided", decision.clone())));
-        if let Some((format, reason)) = &view.precision {
-            all.push(fact("precision", format!("{format}: {reason}")));
-        }
-        if let Some(text) = &view.micro_batches {
-            all.push(fact("micro-batches", text.clone()));
-        }
-        if let Some(model) = &view.model {
-            all.push(fact("program", model.program_hash.clone()));
-        }
-        if let Some(staged) = &view.staged {
-            all.push(fact("staged data", staged.dir.display().to_string()));
-        }
+        all.extend(view.precision.iter().map(|(format, reason)| fact("precision", format!("{format}: {reason}"))));
+        all.extend(view.micro_batches.iter().map(|text| fact("micro-batches", text.clone())));
+        all.extend(view.model.iter().map(|model| fact("program", model.program_hash.clone())));
+        all.extend(view.staged.iter().map(|staged| fact("staged data", staged.dir.display().to_string())));
         facts(html, &all);
         if view.sessions.len() > 1 {
             let earlier: Vec<String> = view.sessions.iter().map(|s| format!("{} {}", s.mode, utc(s.started))).collect();
-            html.leaf(
-                "p",
-                &[("class", &"note")],
-                &format!(
-                    "{} on this run: {}.",
-                    format::plural(earlier.len() as u64, "launch").replace("launchs", "launches"),
-                    earlier.join(", ")
-                ),
-            );
+            let launches = format::plural(earlier.len() as u64, "launch").replace("launchs", "launches");
+            html.note(&format!("{launches} on this run: {}.", earlier.join(", ")));
         }
-        for note in &inputs.notes {
-            html.leaf("p", &[("class", &"note")], note);
-        }
+        inputs.notes.iter().for_each(|note| html.note(note));
         if !view.unreadable.is_empty() {
             let lines: Vec<String> = view.unreadable.iter().take(5).map(u64::to_string).collect();
-            html.leaf(
-                "p",
-                &[("class", &"note")],
-                &format!("Lines of events.jsonl that could not be understood: {}.", lines.join(", ")),
-            );
+            html.note(&format!("Lines of events.jsonl that could not be understood: {}.", lines.join(", ")));
         }
     });
 }
 
-/// A time for people.
 fn utc(seconds: f64) -> String {
     let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second] UTC");
     let time = OffsetDateTime::from_unix_timestamp(seconds as i64);

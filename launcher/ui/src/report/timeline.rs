@@ -1,7 +1,7 @@
 //! The run over time: rounds as bands, a lane per rank with its processes, checkpoints as ticks, deaths with their cause.
 
 use super::{
-    html::{Html, Px},
+    html::{Html, Px, Rect},
     page::{figure_wide, section},
     scale::Scale,
 };
@@ -9,7 +9,6 @@ use crate::{
     format,
     model::{RoundView, RunView, WorkerView},
 };
-use enn_process::signal;
 
 const WIDTH: f64 = 1000.0;
 const LEFT: f64 = 92.0;
@@ -21,7 +20,6 @@ const TOP: f64 = 24.0;
 /// Lanes drawn; larger worlds show their first ranks.
 const LANES_MAX: u32 = 48;
 
-/// The launch that is drawn.
 struct LaunchSpan<'a> {
     rounds: Vec<&'a RoundView>,
     workers: Vec<&'a WorkerView>,
@@ -52,16 +50,8 @@ pub(super) fn write(html: &mut Html, view: &RunView) {
             subtitle.push_str(&format!("; the first {LANES_MAX} ranks are shown"));
         }
         figure_wide(html, "Workers over time", &subtitle, |html| draw(html, view, &span));
-        html.element("ul", &[("class", &"keys")], |html| {
-            for (class, name) in
-                [("starting", "starting"), ("working", "working"), ("death", "died"), ("commit", "checkpoint")]
-            {
-                html.element("li", &[], |html| {
-                    html.leaf("span", &[("class", &format!("swatch {class}"))], "");
-                    html.text(name);
-                });
-            }
-        });
+        let keys = [("starting", "starting"), ("working", "working"), ("death", "died"), ("commit", "checkpoint")];
+        html.keys(keys.map(|(class, name)| (class, name, None)));
         failures(html, &span);
     });
 }
@@ -95,40 +85,25 @@ fn first_death<'a>(span: &LaunchSpan<'a>, round: &RoundView) -> Option<&'a Worke
 
 fn draw(html: &mut Html, view: &RunView, span: &LaunchSpan) {
     let bottom = TOP + LANE * f64::from(span.lanes) + LANE;
-    let view_box = format!("0 0 {WIDTH} {}", Px(bottom + 34.0));
-    html.element("svg", &[("viewBox", &view_box), ("role", &"img"), ("aria-label", &"workers over time")], |html| {
-        let at = |time: f64| span.at(time);
+    html.svg(WIDTH, bottom + 34.0, "workers over time", |html| {
         for (index, round) in span.rounds.iter().enumerate() {
             band(html, span, round, index, bottom);
         }
         for (seconds, label) in span.x.ticks(8) {
-            let x = Px(span.x.at(seconds));
-            html.void(
-                "line",
-                &[("class", &"axis"), ("x1", &x), ("x2", &x), ("y1", &Px(bottom)), ("y2", &Px(bottom + 4.0))],
-            );
-            html.leaf("text", &[("class", &"tick mid"), ("x", &x), ("y", &Px(bottom + 18.0))], &label);
+            let x = span.x.at(seconds);
+            html.segment("axis", [x, x], [bottom, bottom + 4.0]);
+            html.svg_text("tick mid", x, bottom + 18.0, &label);
         }
-        html.void(
-            "line",
-            &[
-                ("class", &"axis"),
-                ("x1", &Px(LEFT)),
-                ("x2", &Px(WIDTH - RIGHT)),
-                ("y1", &Px(bottom)),
-                ("y2", &Px(bottom)),
-            ],
-        );
-        html.leaf("text", &[("class", &"tick end"), ("x", &Px(WIDTH - RIGHT)), ("y", &Px(bottom + 32.0))], "seconds");
+        html.segment("axis", [LEFT, WIDTH - RIGHT], [bottom, bottom]);
+        html.svg_text("tick end", WIDTH - RIGHT, bottom + 32.0, "seconds");
         for lane in 0..span.lanes {
-            let y = TOP + LANE * f64::from(lane) + LANE / 2.0 + 4.0;
-            html.leaf("text", &[("class", &"label"), ("x", &0), ("y", &Px(y))], &format!("worker {lane}"));
+            html.svg_text("label", 0.0, lane_top(lane) + LANE / 2.0 + 4.0, &format!("worker {lane}"));
         }
         for worker in span.workers.iter().filter(|worker| worker.rank < span.lanes) {
-            process(html, span, worker, at);
+            process(html, span, worker);
         }
         for worker in span.rounds.iter().filter_map(|round| first_death(span, round)) {
-            death(html, worker, at);
+            death(html, span, worker);
         }
         checkpoints(html, view, span, bottom - LANE / 2.0);
     });
@@ -151,54 +126,37 @@ fn band(html: &mut Html, span: &LaunchSpan, round: &RoundView, index: usize, bot
     if let Some((cause, _)) = &round.failure {
         tooltip.push_str(&format!("; failed: {cause}"));
     }
-    let size = [Px((right - left).max(1.0)), Px(bottom - TOP + 8.0)];
-    html.mark(
-        "rect",
-        &[("class", &class), ("x", &Px(left)), ("y", &Px(TOP - 8.0)), ("width", &size[0]), ("height", &size[1])],
-        &tooltip,
-    );
+    let rect = Rect { x: left, y: TOP - 8.0, width: (right - left).max(1.0), height: bottom - TOP + 8.0 };
+    html.rect(class, rect, 0, &tooltip);
     // A band too narrow for its name has it in the tooltip only.
     if right - left > 54.0 {
-        html.leaf(
-            "text",
-            &[("class", &"tick"), ("x", &Px(left + 2.0)), ("y", &Px(TOP - 13.0))],
-            &format!("round {}", round.round),
-        );
+        html.svg_text("tick", left + 2.0, TOP - 13.0, &format!("round {}", round.round));
     }
 }
 
-fn process(html: &mut Html, span: &LaunchSpan, worker: &WorkerView, at: impl Fn(f64) -> f64) {
-    let top = TOP + LANE * f64::from(worker.rank) + (LANE - BAR) / 2.0;
+fn lane_top(lane: u32) -> f64 {
+    TOP + LANE * f64::from(lane)
+}
+
+fn process(html: &mut Html, span: &LaunchSpan, worker: &WorkerView) {
+    let y = lane_top(worker.rank) + (LANE - BAR) / 2.0;
     let end = worker.exit.map_or(span.end, |exit| exit.time);
     let ready = worker.ready.as_ref().map_or(end, |ready| ready.time);
     let who = who(worker);
     for (class, from, to) in [("starting", worker.started, ready), ("working", ready, end)] {
         if to > from {
-            let x = at(from);
-            let width = (at(to) - at(from)).max(0.8);
+            let x = span.at(from);
             let tooltip = format!("{who}: {class} for {}; {}", format::seconds(to - from), cause(worker));
-            html.mark(
-                "rect",
-                &[
-                    ("class", &class),
-                    ("x", &Px(x)),
-                    ("y", &Px(top)),
-                    ("width", &Px(width)),
-                    ("height", &Px(BAR)),
-                    ("rx", &2),
-                ],
-                &tooltip,
-            );
+            html.rect(class, Rect { x, y, width: (span.at(to) - x).max(0.8), height: BAR }, 2, &tooltip);
         }
     }
 }
 
 /// A cross at the end of the worker that failed its round.
-fn death(html: &mut Html, worker: &WorkerView, at: impl Fn(f64) -> f64) {
+fn death(html: &mut Html, span: &LaunchSpan, worker: &WorkerView) {
     let Some(exit) = worker.exit.filter(|_| worker.rank < LANES_MAX) else { return };
-    let top = TOP + LANE * f64::from(worker.rank) + (LANE - BAR) / 2.0;
-    let x = at(exit.time);
-    let y = top + BAR / 2.0;
+    let x = span.at(exit.time);
+    let y = lane_top(worker.rank) + LANE / 2.0;
     let r = 5.5;
     let [left, right, up, down] = [x - r, x + r, y - r, y + r].map(Px);
     let cross = format!("M{left} {up}L{right} {down}M{left} {down}L{right} {up}");
@@ -210,25 +168,18 @@ fn who(worker: &WorkerView) -> String {
     format!("worker {} (pid {}, round {})", worker.rank, worker.pid, worker.round)
 }
 
-/// How a worker ended, in words.
 fn cause(worker: &WorkerView) -> String {
-    let how = match worker.exit {
-        Some(exit) => match (exit.signal, exit.code) {
-            (Some(number), _) => format!("was killed by {}", signal::name(number)),
-            (None, Some(code)) => format!("exited with code {code}"),
-            (None, None) => "ended without a status".to_owned(),
-        },
-        None => "is alive".to_owned(),
-    };
-    let noticed = worker
-        .exit
-        .map_or_else(String::new, |exit| format!(", noticed in {}", format::seconds(exit.seconds_to_notice)));
+    let ended = worker.exit.map(|exit| {
+        let how = format::exit(exit.code, exit.signal);
+        format!("{how}, noticed in {}", format::seconds(exit.seconds_to_notice))
+    });
+    let how = ended.unwrap_or_else(|| "is alive".to_owned());
     let said = worker.error.as_ref().map_or_else(String::new, |error| format!("; it said: {error}"));
-    format!("{how}{noticed}{said}")
+    format!("{how}{said}")
 }
 
 fn checkpoints(html: &mut Html, view: &RunView, span: &LaunchSpan, y: f64) {
-    html.leaf("text", &[("class", &"label"), ("x", &0), ("y", &Px(y + 4.0))], "checkpoints");
+    html.svg_text("label", 0.0, y + 4.0, "checkpoints");
     for checkpoint in view.checkpoints.iter().filter(|c| c.time >= span.start && c.time <= span.end) {
         let x = span.at(checkpoint.time);
         let step = format::count(checkpoint.step);

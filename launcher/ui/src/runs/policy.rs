@@ -21,7 +21,6 @@ pub struct RemovalFilter {
 }
 
 impl RemovalFilter {
-    /// Returns whether any condition is given.
     pub fn ask_for_runs(&self) -> bool {
         *self != Self::default()
     }

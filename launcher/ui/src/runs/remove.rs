@@ -8,7 +8,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Prefix of the names of runs that are being removed.
 const REMOVED: &str = ".removed-";
 /// Directories below a run that hold its weights or its output, and never a run of their own.
 const WITHOUT_RUNS: [&str; 2] = ["checkpoints", "logs"];
@@ -18,25 +17,12 @@ const DEPTH_MAX: usize = 6;
 /// Why a run is not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveError {
-    /// The path is not a run directly in a directory of runs.
     #[error("{} is not removed: {what}, expected a run in {}", path.display(), places(runs))]
-    Place {
-        path: PathBuf,
-        /// Why the path cannot be removed.
-        what: &'static str,
-        runs: Vec<PathBuf>,
-    },
-    /// A launcher works on the run or below it.
+    Place { path: PathBuf, what: &'static str, runs: Vec<PathBuf> },
     #[error("{} is not removed: {what}\n  hint: `enn stop {}` ends a run that is under way", path.display(), path.display())]
-    Busy {
-        path: PathBuf,
-        /// Which run is under way.
-        what: String,
-    },
-    /// The run directory cannot be locked.
+    Busy { path: PathBuf, what: String },
     #[error(transparent)]
     Lock(#[from] RunDirError),
-    /// A file operation failed.
     #[error("cannot {what} {}: {source}", path.display())]
     System { what: &'static str, path: PathBuf, source: io::Error },
 }

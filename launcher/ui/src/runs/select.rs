@@ -27,7 +27,6 @@ pub enum Need {
 }
 
 impl Need {
-    /// Returns whether the run in `path` meets the need.
     fn is_met(self, path: &Path) -> bool {
         match self {
             Self::Any | Self::Removal => true,
@@ -39,31 +38,18 @@ impl Need {
         }
     }
 
-    /// Returns the predicate of a run that does not meet the need, such as "has no model".
-    fn lack(self) -> &'static str {
+    /// Returns the predicates of a run that does not meet the need, and of one that does.
+    fn predicates(self) -> [&'static str; 2] {
         match self {
-            Self::Any | Self::Removal => "is no run",
-            Self::Training => "is no training",
-            Self::Model => "has no model",
-            Self::Errors => "has done no epoch",
-            Self::Profile => "was not profiled",
-            Self::UnderWay => "is not under way",
+            Self::Any | Self::Removal => ["is no run", "is there"],
+            Self::Training => ["is no training", "is a training"],
+            Self::Model => ["has no model", "has a model"],
+            Self::Errors => ["has done no epoch", "has done an epoch"],
+            Self::Profile => ["was not profiled", "was profiled"],
+            Self::UnderWay => ["is not under way", "is under way"],
         }
     }
 
-    /// Returns the predicate of a run that meets the need, such as "has a model".
-    fn missing(self) -> &'static str {
-        match self {
-            Self::Any | Self::Removal => "is there",
-            Self::Training => "is a training",
-            Self::Model => "has a model",
-            Self::Errors => "has done an epoch",
-            Self::Profile => "was profiled",
-            Self::UnderWay => "is under way",
-        }
-    }
-
-    /// Returns whether a directory is a candidate.
     fn fits(self, path: &Path) -> bool {
         match self {
             Self::Removal => RunKind::of(path).is_some(),
@@ -122,9 +108,9 @@ pub fn select(runs: &[PathBuf], reference: &str, need: Need) -> Result<SelectedR
     }
 }
 
-/// Returns the newest run that meets the need.
 fn latest(runs: &[PathBuf], all: &[PathBuf], need: Need) -> Result<SelectedRun, RunDirError> {
     let found = all.iter().position(|path| need.is_met(path));
+    let [_, has] = need.predicates();
     match (found, all.first()) {
         (Some(at), _) => Ok(passing(&all[..at], &all[at], need)),
         (None, None) => {
@@ -132,13 +118,13 @@ fn latest(runs: &[PathBuf], all: &[PathBuf], need: Need) -> Result<SelectedRun, 
         }
         // A request to a run waits for a node that may take the run over.
         (None, Some(newest)) if need == Need::UnderWay => Ok(SelectedRun::plain(newest.clone())),
-        (None, Some(_)) => Err(RunDirError::Unserved { runs: runs.to_vec(), lack: need.missing(), known: brief(all) }),
+        (None, Some(_)) => Err(RunDirError::Unserved { runs: runs.to_vec(), lack: has, known: brief(all) }),
     }
 }
 
 /// Selects `path` and describes the newer runs that do not meet the need.
 fn passing(newer: &[PathBuf], path: &Path, need: Need) -> SelectedRun {
-    let lack = need.lack();
+    let [lack, _] = need.predicates();
     let used = name(path);
     let passed_over = match newer {
         [] => None,
@@ -154,7 +140,6 @@ fn passing(newer: &[PathBuf], path: &Path, need: Need) -> SelectedRun {
     SelectedRun { path: path.to_owned(), passed_over }
 }
 
-/// Returns name and state of a run.
 fn described(path: &Path) -> String {
     RunSummary::read(path).map_or_else(|| name(path), |run| run.brief())
 }

@@ -28,22 +28,17 @@ const DEPTH_MAX: usize = 6;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StagedData {
     pub path: PathBuf,
-    /// Bytes of its files.
     pub bytes: u64,
-    /// Names of the runs that use it.
     pub users: BTreeSet<String>,
 }
 
-/// The staged directories in use.
 #[derive(Debug, Default)]
 struct StagedUses {
-    /// Names of the runs that use each staged directory.
     users: BTreeMap<PathBuf, BTreeSet<String>>,
     /// A run under way that has no data yet, and may be about to use any.
     undecided: Option<PathBuf>,
 }
 
-/// Lists all staged data of a directory of runs.
 pub fn staged_data(runs: &Path) -> Vec<StagedData> {
     let uses = uses(runs);
     let data = |path: PathBuf| {
@@ -79,7 +74,6 @@ pub fn remove_unused(
     Ok((gone, None))
 }
 
-/// Returns the staged directories that a run uses.
 pub fn used_by(run: &Path) -> BTreeSet<PathBuf> {
     let mut uses = StagedUses::default();
     note(run, "", &mut uses, DEPTH_MAX);

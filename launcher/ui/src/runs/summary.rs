@@ -1,6 +1,6 @@
 //! The summary of one run: kind, state, failure, and whether it has a model.
 
-use crate::{RunView, journal, run_status::RunStatus};
+use crate::{RunView, format, journal, run_status::RunStatus};
 use enn_common::{
     artifact::cv::{self, CvRecord, FoldState},
     checkpoint::name,
@@ -19,7 +19,6 @@ use std::{
 /// end.
 const END_BYTES: u64 = 256 << 10;
 
-/// The command that made a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunKind {
     /// Made by `enn train` or `enn model load`.
@@ -51,7 +50,6 @@ impl RunKind {
     }
 }
 
-/// The state of a run in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunState {
     /// The status that the journal and the lock imply.
@@ -71,7 +69,6 @@ impl RunState {
         }
     }
 
-    /// Returns whether a launcher works on the run.
     pub fn is_under_way(&self) -> bool {
         matches!(self, Self::Recorded(status) if !status.over())
     }
@@ -87,19 +84,15 @@ impl fmt::Display for RunState {
     }
 }
 
-/// A run in a list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunSummary {
-    /// Name of its directory.
     pub name: String,
     pub path: PathBuf,
     pub kind: RunKind,
     pub state: RunState,
-    /// The failure in a line.
     pub error: Option<String>,
     /// Start, seconds since the Unix epoch; `None` where the journal has none.
     pub started: Option<f64>,
-    /// When it was last written to.
     pub written: SystemTime,
     /// Step in the name of the newest complete checkpoint.
     pub step: Option<u64>,
@@ -115,17 +108,8 @@ impl RunSummary {
         let written = enn_process::logs::last_written(path).unwrap_or(SystemTime::UNIX_EPOCH);
         let step = newest_step(path);
         let parent = run_dir::read_config(path).ok().and_then(|config| config.parent).map(|parent| parent.checkpoint);
-        let run = Self {
-            name,
-            path: path.to_owned(),
-            kind,
-            state: RunState::Empty,
-            error: None,
-            started: None,
-            written,
-            step,
-            parent,
-        };
+        let path = path.to_owned();
+        let run = Self { name, path, kind, state: RunState::Empty, error: None, started: None, written, step, parent };
         Some(if kind == RunKind::CrossValidation { run.of_folds() } else { run.of_journal() })
     }
 
@@ -149,7 +133,9 @@ impl RunSummary {
             status => RunState::Recorded(status),
         };
         self.error = match self.state {
-            RunState::Recorded(RunStatus::Failed(code)) => Some(cause.unwrap_or_else(|| meaning(code).to_owned())),
+            RunState::Recorded(RunStatus::Failed(code)) => {
+                Some(cause.unwrap_or_else(|| format::exit_code(code).to_owned()))
+            }
             RunState::Recorded(RunStatus::Gone) => Some("its launcher ended and recorded no end".to_owned()),
             _ => None,
         };
@@ -193,7 +179,6 @@ pub fn list(runs: &[PathBuf]) -> Vec<RunSummary> {
         .collect()
 }
 
-/// Returns the step of the newest complete checkpoint.
 pub(super) fn newest_step(run: &Path) -> Option<u64> {
     let listed = name::list(&run_dir::checkpoints(run)).into_iter();
     listed.filter(|(_, path)| path.join(name::MANIFEST).is_file()).map(|(step, _)| step).next()
@@ -213,11 +198,6 @@ pub fn size(path: &Path) -> u64 {
 /// Returns whether a run ends with this code after a request to stop.
 fn is_stop(code: u8) -> bool {
     [ExitCode::Interrupted, ExitCode::Terminated].iter().any(|known| *known as u8 == code)
-}
-
-/// Returns the meaning of an exit code.
-fn meaning(code: u8) -> &'static str {
-    ExitCode::ALL.iter().find(|(known, _)| *known as u8 == code).map_or("", |(_, sentence)| sentence)
 }
 
 /// Updates the last failure: the launch's own cause of its end replaces what was reported of a worker.
@@ -240,7 +220,6 @@ fn note_cause(cause: &mut Option<String>, what: &EventKind) {
     }
 }
 
-/// Describes a failure of a worker in a line.
 fn failure_line(failure: &Failure) -> String {
     let how = match (failure.signal, failure.code) {
         (Some(signal), _) => format!("was killed by {}", enn_process::signal::name(signal)),

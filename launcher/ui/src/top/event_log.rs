@@ -7,10 +7,8 @@ use crate::{
 use enn_common::event::Event;
 use std::collections::VecDeque;
 
-/// Maximum number of lines that are kept.
 const LINES_MAX: usize = 1_000;
 
-/// The state of a run and the lines of its events.
 #[derive(Debug, Default)]
 pub(super) struct EventLog {
     pub(super) view: RunView,
@@ -19,7 +17,6 @@ pub(super) struct EventLog {
 }
 
 impl EventLog {
-    /// Applies an event and appends its lines.
     pub(super) fn apply(&mut self, event: &Event) {
         self.view.apply(event);
         for line in lines(event, &self.view) {

@@ -10,7 +10,7 @@ use crate::{
     lines::LineLevel,
     model::NodeState,
     run_status::{RunStatus, WorkerStatus},
-    status::{moment, node_state, regroupings},
+    status::{moment, node_words, regroupings, step_parts},
 };
 use enn_common::shown;
 use ratatui::{
@@ -21,13 +21,11 @@ use ratatui::{
     widgets::{Row as TableRow, Table, TableState},
 };
 
-/// GPUs named in the overview.
 const GPUS_MAX: usize = 8;
 
 /// Columns of a time before a sentence.
 pub(super) const STAMP: usize = 13;
 
-/// The text that explains the keys.
 pub(super) const HELP: [&str; 13] = [
     "",
     "  up down j k      select a worker",
@@ -74,7 +72,7 @@ pub(super) fn overview(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
         parts.push(format::plural(u64::from(round.world_size), "worker"));
     }
     let word = Span::styled(status.word().to_uppercase(), bold().fg(colour(&status)));
-    let name = Span::styled(shortened(view.name(), width / 2), bold());
+    let name = Span::styled(format::shortened(view.name(), width / 2), bold());
     let room = width.saturating_sub(name.width() + word.width() + 4);
     let mut parts = fitted(&parts, room, width).into_iter();
     let first = parts.next().unwrap_or_default();
@@ -117,15 +115,9 @@ fn reason(scene: &Scene<'_>, status: &RunStatus, now: f64) -> Option<Line<'stati
 /// How far training is, in parts.
 fn step(scene: &Scene<'_>) -> Vec<String> {
     let view = &scene.event_log.view;
-    let Some(step) = view.latest else { return Vec::new() };
-    let total =
-        view.model.as_ref().map_or_else(String::new, |model| format!(" of {}", format::count(model.steps_total)));
-    let mut parts = vec![
-        format!("step {}{total}", format::count(step.step)),
-        format!("epoch {}", step.epoch),
-        format!("loss {}", format::measure(step.loss)),
-        format!("{} samples/s", format::rate(step.samples_per_s)),
-    ];
+    let mut parts = step_parts(view);
+    let Some(first) = parts.first_mut() else { return parts };
+    first.insert_str(0, "step ");
     if let Some(best) = view.best().filter(|report| report.val.n > 0) {
         parts.push(format!("best val {}", format::judged(&best.val, view.units())));
     }
@@ -165,21 +157,18 @@ pub(super) fn nodes(scene: &Scene<'_>) -> Vec<Line<'static>> {
     let head = format!("NODES {:<4}{:<24}{:>8}  STATE", all.len(), "HOST", "WORKERS");
     let mut lines = vec![Line::styled(head, dim())];
     lines.extend(sorted.iter().map(|node| {
-        let (state, reason) = node_state(node);
-        let rank = node.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string());
-        let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+        let (rank, state) = node_words(node);
         let style = match node.state {
             NodeState::Lost(_) => Style::new().fg(Color::Red),
             NodeState::Joined => Style::new().fg(Color::Yellow),
             _ => Style::new(),
         };
-        let host = shortened(&node.host, 23);
-        Line::styled(format!("{rank:>9} {host:<24}{:>8}  {state}{reason}", node.workers), style)
+        let host = format::shortened(&node.host, 23);
+        Line::styled(format!("{rank:>9} {host:<24}{:>8}  {state}", node.workers), style)
     }));
     lines
 }
 
-/// The table of workers.
 pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, scene: &Scene<'_>, rows: &[WorkerRow]) {
     let which = match scene.state.filter {
         WorkerFilter::All => "",
@@ -277,11 +266,4 @@ pub(super) fn footer(scene: &Scene<'_>) -> Line<'static> {
         return Line::styled(format!("/{}_   Return: keep   Esc: all lines", scene.state.search), bold());
     }
     Line::styled("q quit  j k select  f filter  l log  r reasons  / search  ? help", dim())
-}
-
-fn shortened(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_owned();
-    }
-    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }

@@ -15,11 +15,9 @@ pub(super) struct WorkerRow {
     /// Process id and status; `None` for a worker of another node, whose launcher keeps its own journal.
     pub(super) process: Option<(u32, WorkerStatus)>,
     pub(super) load: Option<ProcessLoad>,
-    /// Whether it runs on this host.
     pub(super) here: bool,
 }
 
-/// The circumstances in which the list is made.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowContext<'a> {
     pub(super) living: bool,
@@ -68,15 +66,8 @@ fn elsewhere(view: &RunView, known: &[WorkerRow]) -> Vec<WorkerRow> {
             let rank = first.saturating_add(local_rank);
             if !known.contains(&rank) {
                 let host = node.host.clone();
-                rows.push(WorkerRow {
-                    rank,
-                    local_rank,
-                    host,
-                    round: round.round,
-                    process: None,
-                    load: None,
-                    here: false,
-                });
+                let round = round.round;
+                rows.push(WorkerRow { rank, local_rank, host, round, process: None, load: None, here: false });
             }
         }
         first = first.saturating_add(node.workers);

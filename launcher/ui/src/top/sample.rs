@@ -22,14 +22,12 @@ pub(super) struct ProcessLoad {
     pub(super) cpu_percent: Option<f64>,
     /// Resident memory, bytes; what processes share counts for each.
     pub(super) rss_bytes: u64,
-    /// Use of a GPU, if any.
     pub(super) gpu: Option<GpuUse>,
 }
 
 /// A worker's part of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct GpuUse {
-    /// Number of the GPU.
     pub(super) index: u32,
     /// How busy the GPU is, by whoever.
     pub(super) percent: u32,
@@ -37,7 +35,6 @@ pub(super) struct GpuUse {
     pub(super) used_bytes: Option<u64>,
 }
 
-/// A GPU of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Gpu {
     pub(super) index: u32,
@@ -48,7 +45,6 @@ pub(super) struct Gpu {
     pub(super) processes: Vec<(u32, Option<u64>)>,
 }
 
-/// The result of one measurement.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Samples {
     pub(super) loads: BTreeMap<u32, ProcessLoad>,
@@ -114,7 +110,6 @@ fn measure(asked: &Receiver<BTreeSet<u32>>, answer: &Sender<Samples>, wake: &mut
     }
 }
 
-/// One process of this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ProcessSample {
     pid: u32,

@@ -6,7 +6,7 @@ use super::{
     event_log::EventLog,
     rows::{self, WorkerRow},
     sample::{Sampler, Samples},
-    state::{Key, KeyOutcome, Pane, TopState},
+    state::{KeyOutcome, Pane, TopState},
     tail::{self, LogTail},
     view::{self, Scene},
 };
@@ -17,7 +17,7 @@ use nix::{
 };
 use ratatui::{
     DefaultTerminal,
-    crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
+    crossterm::event::{self, Event, KeyEventKind},
 };
 use std::{
     io::{self, IsTerminal},
@@ -182,8 +182,10 @@ impl TopScreen<'_> {
     fn keys(&mut self) -> Result<KeyOutcome, TopError> {
         let system = |source| TopError::System { what: "read a key", source };
         while event::poll(Duration::ZERO).map_err(system)? {
-            let Event::Key(typed) = event::read().map_err(system)? else { continue };
-            let Some(key) = key(typed) else { continue };
+            let Event::Key(key) = event::read().map_err(system)? else { continue };
+            if key.kind == KeyEventKind::Release {
+                continue;
+            }
             let rows = self.scene().rows();
             let shown = rows::selected(&rows, &self.state).and_then(|index| rows.get(index)).map(|row| row.rank);
             let ranks: Vec<u32> = rows.iter().map(|row| row.rank).collect();
@@ -193,24 +195,4 @@ impl TopScreen<'_> {
         }
         Ok(KeyOutcome::Stay)
     }
-}
-
-fn key(typed: KeyEvent) -> Option<Key> {
-    if typed.kind == KeyEventKind::Release {
-        return None;
-    }
-    Some(match typed.code {
-        KeyCode::Char('c') if typed.modifiers.contains(KeyModifiers::CONTROL) => Key::Interrupt,
-        KeyCode::Char(c) => Key::Char(c),
-        KeyCode::Up => Key::Up,
-        KeyCode::Down => Key::Down,
-        KeyCode::PageUp => Key::PageUp,
-        KeyCode::PageDown => Key::PageDown,
-        KeyCode::Home => Key::Home,
-        KeyCode::End => Key::End,
-        KeyCode::Enter => Key::Enter,
-        KeyCode::Esc => Key::Escape,
-        KeyCode::Backspace => Key::Backspace,
-        _ => return None,
-    })
 }

@@ -1,38 +1,18 @@
 //! What the person at the keyboard has chosen. Pure.
 
-/// Lines of a page.
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
 const PAGE: usize = 10;
-/// Longest text to search for.
 const SEARCH_MAX: usize = 64;
 
-/// A key that options something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key {
-    Up,
-    Down,
-    PageUp,
-    PageDown,
-    Home,
-    End,
-    Enter,
-    Escape,
-    Backspace,
-    Interrupt,
-    Char(char),
-}
-
-/// Which workers are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum WorkerFilter {
     #[default]
     All,
-    /// Only workers that failed.
     Failed,
-    /// Only workers of this host.
     Here,
 }
 
-/// The content of the lower part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Pane {
     /// Standard error of the selected worker.
@@ -43,27 +23,22 @@ pub(super) enum Pane {
     Reasons,
 }
 
-/// The effect of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyOutcome {
     Stay,
     Quit,
 }
 
-/// The choices made with the keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct TopState {
     /// Rank of the selected worker; `None` until one was chosen: the one that failed, else the first.
     pub(super) selected: Option<u32>,
-    /// Which workers are listed.
     pub(super) filter: WorkerFilter,
-    /// The content of the lower part.
     pub(super) pane: Pane,
     /// Whether a key chose the pane; until then [`Self::suggest`] does.
     pub(super) chosen: bool,
     /// Only lines with this text are shown in the lower part; empty: all.
     pub(super) search: String,
-    /// Whether the search is being typed.
     pub(super) typing: bool,
     /// Lines between the end of the lower part and its last visible line.
     pub(super) scroll: usize,
@@ -81,42 +56,42 @@ impl TopState {
     }
 
     /// Takes a key; `ranks` are those listed, `shown` the one that is selected now.
-    pub(super) fn press(&mut self, key: Key, ranks: &[u32], shown: Option<u32>) -> KeyOutcome {
-        if key == Key::Interrupt {
+    pub(super) fn press(&mut self, key: KeyEvent, ranks: &[u32], shown: Option<u32>) -> KeyOutcome {
+        if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) {
             return KeyOutcome::Quit;
         }
         if self.typing {
-            self.type_search(key);
+            self.type_search(key.code);
             return KeyOutcome::Stay;
         }
         if self.help {
             self.help = false;
             return KeyOutcome::Stay;
         }
-        match key {
-            Key::Char('q') => return KeyOutcome::Quit,
-            Key::Escape if !self.search.is_empty() => self.search.clear(),
-            Key::Escape => return KeyOutcome::Quit,
-            Key::Up | Key::Char('k') => self.select(ranks, shown, |index, _| index.saturating_sub(1)),
-            Key::Down | Key::Char('j') => self.select(ranks, shown, |index, last| (index + 1).min(last)),
-            Key::Home | Key::Char('g') => self.select(ranks, shown, |_, _| 0),
-            Key::End | Key::Char('G') => self.select(ranks, shown, |_, last| last),
-            Key::PageUp => self.scroll = self.scroll.saturating_add(PAGE),
-            Key::PageDown => self.scroll = self.scroll.saturating_sub(PAGE),
-            Key::Char('f') => {
+        match key.code {
+            KeyCode::Char('q') => return KeyOutcome::Quit,
+            KeyCode::Esc if !self.search.is_empty() => self.search.clear(),
+            KeyCode::Esc => return KeyOutcome::Quit,
+            KeyCode::Up | KeyCode::Char('k') => self.select(ranks, shown, |index, _| index.saturating_sub(1)),
+            KeyCode::Down | KeyCode::Char('j') => self.select(ranks, shown, |index, last| (index + 1).min(last)),
+            KeyCode::Home | KeyCode::Char('g') => self.select(ranks, shown, |_, _| 0),
+            KeyCode::End | KeyCode::Char('G') => self.select(ranks, shown, |_, last| last),
+            KeyCode::PageUp => self.scroll = self.scroll.saturating_add(PAGE),
+            KeyCode::PageDown => self.scroll = self.scroll.saturating_sub(PAGE),
+            KeyCode::Char('f') => {
                 self.filter = match self.filter {
                     WorkerFilter::All => WorkerFilter::Failed,
                     WorkerFilter::Failed => WorkerFilter::Here,
                     WorkerFilter::Here => WorkerFilter::All,
                 }
             }
-            Key::Char('l') => self.turn(if self.pane == Pane::Stderr { Pane::Stdout } else { Pane::Stderr }),
-            Key::Char('r') => self.turn(Pane::Reasons),
-            Key::Char('/') => {
+            KeyCode::Char('l') => self.turn(if self.pane == Pane::Stderr { Pane::Stdout } else { Pane::Stderr }),
+            KeyCode::Char('r') => self.turn(Pane::Reasons),
+            KeyCode::Char('/') => {
                 self.typing = true;
                 self.search.clear();
             }
-            Key::Char('?' | 'h') => self.help = true,
+            KeyCode::Char('?' | 'h') => self.help = true,
             _ => {}
         }
         KeyOutcome::Stay
@@ -135,17 +110,17 @@ impl TopState {
         self.scroll = 0;
     }
 
-    fn type_search(&mut self, key: Key) {
+    fn type_search(&mut self, key: KeyCode) {
         match key {
-            Key::Enter => self.typing = false,
-            Key::Escape => {
+            KeyCode::Enter => self.typing = false,
+            KeyCode::Esc => {
                 self.typing = false;
                 self.search.clear();
             }
-            Key::Backspace => {
+            KeyCode::Backspace => {
                 self.search.pop();
             }
-            Key::Char(c) if self.search.chars().count() < SEARCH_MAX => self.search.push(c),
+            KeyCode::Char(c) if self.search.chars().count() < SEARCH_MAX => self.search.push(c),
             _ => {}
         }
         self.scroll = 0;
@@ -159,8 +134,16 @@ mod tests {
 
     const RANKS: [u32; 4] = [3, 5, 8, 9];
 
+    fn key(code: KeyCode) -> KeyEvent {
+        code.into()
+    }
+
+    fn interrupt() -> KeyEvent {
+        KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)
+    }
+
     /// The state after some keys, with the selection as it is shown.
-    fn after(keys: &[Key]) -> (TopState, KeyOutcome) {
+    fn after(keys: &[KeyEvent]) -> (TopState, KeyOutcome) {
         let mut state = TopState::default();
         let mut outcome = KeyOutcome::Stay;
         for key in keys {
@@ -170,8 +153,8 @@ mod tests {
         (state, outcome)
     }
 
-    fn typed(text: &str) -> Vec<Key> {
-        text.chars().map(Key::Char).collect()
+    fn typed(text: &str) -> Vec<KeyEvent> {
+        text.chars().map(|c| key(KeyCode::Char(c))).collect()
     }
 
     #[test]
@@ -181,7 +164,7 @@ mod tests {
             state.suggest(pane);
             assert_eq!(state.pane, pane);
         }
-        state.press(Key::Char('l'), &RANKS, None);
+        state.press(key(KeyCode::Char('l')), &RANKS, None);
         state.suggest(Pane::Reasons);
         assert_eq!(state.pane, Pane::Stdout, "the key chose it");
     }
@@ -189,13 +172,13 @@ mod tests {
     #[test]
     fn selection_stays_within_the_list() {
         assert_eq!(after(&typed("jj")).0.selected, Some(8));
-        assert_eq!(after(&[Key::Down; 9]).0.selected, Some(9));
+        assert_eq!(after(&[key(KeyCode::Down); 9]).0.selected, Some(9));
         assert_eq!(after(&typed("Gk")).0.selected, Some(8));
-        assert_eq!(after(&[Key::End, Key::Home, Key::Up]).0.selected, Some(3));
+        assert_eq!(after(&[key(KeyCode::End), key(KeyCode::Home), key(KeyCode::Up)]).0.selected, Some(3));
         let mut gone = TopState { selected: Some(77), ..TopState::default() };
-        gone.press(Key::Down, &RANKS, Some(77));
+        gone.press(key(KeyCode::Down), &RANKS, Some(77));
         assert_eq!(gone.selected, Some(5));
-        gone.press(Key::Down, &[], None);
+        gone.press(key(KeyCode::Down), &[], None);
         assert_eq!(gone.selected, Some(5));
     }
 
@@ -211,9 +194,9 @@ mod tests {
     fn a_search_takes_letters_that_are_keys_elsewhere() {
         let (state, outcome) = after(&typed("/quit"));
         assert_eq!((state.search.as_str(), state.typing, outcome), ("quit", true, KeyOutcome::Stay));
-        let keys = [typed("/quit"), vec![Key::Backspace, Key::Enter]].concat();
+        let keys = [typed("/quit"), vec![key(KeyCode::Backspace), key(KeyCode::Enter)]].concat();
         assert_eq!(after(&keys).0, TopState { search: "qui".into(), ..TopState::default() });
-        assert_eq!(after(&[keys.clone(), vec![Key::Escape]].concat()).0, TopState::default());
+        assert_eq!(after(&[keys.clone(), vec![key(KeyCode::Esc)]].concat()).0, TopState::default());
         assert_eq!(after(&[keys, typed("q")].concat()).1, KeyOutcome::Quit);
     }
 
@@ -222,7 +205,7 @@ mod tests {
         assert!(after(&typed("?")).0.help);
         assert_eq!(after(&typed("?q")), (TopState::default(), KeyOutcome::Stay));
         for before in ["", "?", "/x"] {
-            assert_eq!(after(&[typed(before), vec![Key::Interrupt]].concat()).1, KeyOutcome::Quit);
+            assert_eq!(after(&[typed(before), vec![interrupt()]].concat()).1, KeyOutcome::Quit);
         }
     }
 

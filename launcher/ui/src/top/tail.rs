@@ -1,8 +1,8 @@
 //! The end of a worker's log, as the file grows.
 
 use super::{rows::WorkerRow, state::Pane};
-use crate::plain;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use crate::{follow, plain};
+use nix::sys::inotify::Inotify;
 use std::{
     fs::{self, File},
     io::{self, Read, Seek, SeekFrom},
@@ -15,10 +15,8 @@ const TAIL_BYTES: u64 = 256 << 10;
 /// Folders of logs that are looked through.
 const FOLDERS_MAX: usize = 256;
 
-/// The log that is shown.
 #[derive(Debug, Default)]
 pub(super) struct LogTail {
-    /// The file, when there is one.
     pub(super) path: Option<PathBuf>,
     pub(super) lines: Vec<String>,
     watch: Option<Inotify>,
@@ -31,11 +29,9 @@ impl LogTail {
         if self.path != path {
             *self = Self { path, ..Self::default() };
             // Without a watch the log is read with each measurement.
-            self.watch = self.path.as_deref().and_then(|path| watch(path).ok());
+            self.watch = self.path.as_deref().and_then(|path| follow::watch(path).ok());
         }
-        if let Some(watch) = &self.watch {
-            while watch.read_events().is_ok_and(|events| !events.is_empty()) {}
-        }
+        self.watch.iter().for_each(follow::drain);
         let Some(path) = &self.path else { return };
         let stamp = fs::metadata(path).ok().and_then(|data| Some((data.len(), data.modified().ok()?)));
         if stamp.is_some() && stamp == self.read {
@@ -52,12 +48,6 @@ impl LogTail {
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.watch.as_ref().map(AsFd::as_fd)
     }
-}
-
-fn watch(path: &Path) -> nix::Result<Inotify> {
-    let watch = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-    watch.add_watch(path, AddWatchFlags::IN_MODIFY)?;
-    Ok(watch)
 }
 
 /// The last bytes of a file, from the beginning of a line.

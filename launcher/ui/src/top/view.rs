@@ -25,7 +25,6 @@ const WORKERS_ROWS_MIN: u16 = 4;
 /// Size of the explanation of the keys.
 const HELP_SIZE: (u16, u16) = (62, 15);
 
-/// Everything that is drawn.
 #[derive(Debug)]
 pub(super) struct Scene<'a> {
     pub(super) event_log: &'a EventLog,
@@ -37,7 +36,6 @@ pub(super) struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// The workers that are listed.
     pub(super) fn rows(&self) -> Vec<WorkerRow> {
         let place = RowContext { living: self.context.living, host: self.host };
         rows::rows(&self.event_log.view, self.samples, place, self.state.filter)

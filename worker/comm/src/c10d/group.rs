@@ -1,12 +1,16 @@
 //! The process groups of c10d behind [`ProcessGroup`].
 
 use super::{
-    result::{RawForm, RawGroup, RawWork, ShimFault},
-    store::{Store, c_string},
+    result::{RawForm, RawGroup, RawWork, ShimFault, c_string},
+    store::Store,
     work::{C10dMember, C10dWork},
 };
-use crate::{AbortHandle, CommError, Forming, ProcessGroup, Reduce, Work, check, own_part, wait_time::WaitTime};
+use crate::{
+    AbortHandle, CommError, Forming, GlooOptions, ProcessGroup, Reduce, Work, check, check_root, own_part,
+    wait_time::WaitTime,
+};
 use std::{
+    marker::PhantomData,
     net::{IpAddr, ToSocketAddrs, UdpSocket},
     sync::Arc,
     time::Duration,
@@ -16,22 +20,39 @@ use tch::Tensor;
 /// Threads on which Gloo runs collectives: two, so that a bucket is reduced while the next one is being copied.
 const GLOO_THREADS: i32 = 2;
 
-/// Identity and limits of a [`Gloo`] rank.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GlooOptions {
-    /// This process's rank, `0..size`.
-    pub rank: u32,
-    pub size: u32,
-    /// Longest time one collective may take before it fails.
-    pub timeout: Duration,
+/// A backend of c10d.
+pub trait C10dBackend: Sized + Send {
+    const NAME: &'static str;
+    /// See [`ProcessGroup::flops_per_byte`].
+    const FLOPS_PER_BYTE: f64 = 0.0;
+    /// Beginning of the sentence that says why a faster group is not used.
+    const FELL_BACK: &'static str;
+
+    /// See [`ProcessGroup::reduce_scatter_sum`].
+    fn reduce_scatter_sum(group: &C10dGroup<Self>, whole: &Tensor) -> Result<Work, CommError> {
+        let _it_has_parts = own_part(whole, group.rank(), group.size())?;
+        group.all_reduce_sum(whole)
+    }
 }
 
-/// The CPU group over Gloo.
+/// A group of c10d.
 #[derive(Debug)]
-pub struct Gloo {
-    group: C10dGroup,
-    /// Why the ranks do not share memory, if they were meant to.
+pub struct C10dGroup<B> {
+    raw: RawGroup,
+    member: Arc<C10dMember>,
+    /// Why a faster group is not used, if it was meant to be.
     instead: Option<String>,
+    backend: PhantomData<B>,
+}
+
+pub type Gloo = C10dGroup<GlooBackend>;
+
+#[derive(Debug)]
+pub struct GlooBackend;
+
+impl C10dBackend for GlooBackend {
+    const NAME: &'static str = "gloo";
+    const FELL_BACK: &'static str = "Gloo sums tensors on the host, as memory is not shared by the ranks";
 }
 
 impl Gloo {
@@ -45,15 +66,8 @@ impl Gloo {
         };
         let bind = c_string("host", &bind)?;
         let GlooOptions { rank, size, timeout } = *options;
-        let form = RawForm { rank, size, abort: &forming.line().raw, form: forming.left(), timeout };
-        let group = C10dGroup::new(RawGroup::gloo(&store.raw, form, &bind, GLOO_THREADS), "gloo", rank, size, forming)?;
-        Ok(Self { group, instead: None })
-    }
-
-    /// Sets the reason why the ranks do not share memory, if they were meant to.
-    #[must_use]
-    pub fn instead(self, reason: Option<String>) -> Self {
-        Self { instead: reason, ..self }
+        let form = RawForm { rank, size, abort: &forming.line.raw, form: forming.left(), timeout };
+        Self::new(RawGroup::gloo(&store.raw, form, &bind, GLOO_THREADS), rank, size, forming)
     }
 }
 
@@ -68,11 +82,23 @@ fn local_address(host: &str, port: u16) -> Option<IpAddr> {
 
 /// The GPU group: one rank per device.
 #[cfg(feature = "cuda")]
+pub type Nccl = C10dGroup<NcclBackend>;
+
+#[cfg(feature = "cuda")]
 #[derive(Debug)]
-pub struct Nccl {
-    group: C10dGroup,
-    /// Why copy engines are not used, if they were meant to be.
-    instead: Option<String>,
+pub struct NcclBackend;
+
+#[cfg(feature = "cuda")]
+impl C10dBackend for NcclBackend {
+    const NAME: &'static str = "nccl";
+    const FLOPS_PER_BYTE: f64 = crate::DEVICE_FLOPS_PER_BYTE;
+    const FELL_BACK: &'static str = "NCCL's kernels sum gradients, not copy engines";
+
+    fn reduce_scatter_sum(group: &Nccl, whole: &Tensor) -> Result<Work, CommError> {
+        check(whole, "reduce_scatter")?;
+        let own = own_part(whole, group.rank(), group.size())?;
+        group.work("reduce_scatter", group.raw.reduce_scatter(whole, &own)).map(Work::C10d)
+    }
 }
 
 #[cfg(feature = "cuda")]
@@ -90,66 +116,23 @@ impl Nccl {
         timeout: Duration,
         forming: &Forming,
     ) -> Result<Self, CommError> {
-        let form = RawForm { rank, size, abort: &forming.line().raw, form: forming.left(), timeout };
-        let raw = RawGroup::nccl(&store.raw, form, device.cast_signed());
-        Ok(Self { group: C10dGroup::new(raw, "nccl", rank, size, forming)?, instead: None })
+        let form = RawForm { rank, size, abort: &forming.line.raw, form: forming.left(), timeout };
+        Self::new(RawGroup::nccl(&store.raw, form, device.cast_signed()), rank, size, forming)
+    }
+}
+
+impl<B: C10dBackend> C10dGroup<B> {
+    fn new(raw: Result<RawGroup, ShimFault>, rank: u32, size: u32, forming: &Forming) -> Result<Self, CommError> {
+        let raw = raw.map_err(|fault| forming.failed(rank, size, B::NAME, fault.message))?;
+        let line = Arc::clone(&forming.line);
+        let member = Arc::new(C10dMember { rank, size, line, waited: WaitTime::default() });
+        Ok(Self { raw, member, instead: None, backend: PhantomData })
     }
 
-    /// Sets the reason why copy engines are not used, if they were meant to be.
+    /// Sets the reason why a faster group is not used, if it was meant to be.
     #[must_use]
     pub fn instead(self, reason: Option<String>) -> Self {
         Self { instead: reason, ..self }
-    }
-}
-
-/// Common part of both groups.
-#[derive(Debug)]
-struct C10dGroup {
-    raw: RawGroup,
-    member: Arc<C10dMember>,
-}
-
-impl C10dGroup {
-    fn new(
-        raw: Result<RawGroup, ShimFault>,
-        backend: &'static str,
-        rank: u32,
-        size: u32,
-        forming: &Forming,
-    ) -> Result<Self, CommError> {
-        let raw = raw.map_err(|fault| forming.failed(rank, size, backend, fault.message))?;
-        let line = Arc::clone(forming.line());
-        Ok(Self { raw, member: Arc::new(C10dMember { rank, size, line, waited: WaitTime::default() }) })
-    }
-
-    fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<Work, CommError> {
-        check(tensor, "all_reduce")?;
-        self.work("all_reduce", self.raw.all_reduce(tensor, reduce)).map(Work::C10d)
-    }
-
-    fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError> {
-        check(tensor, "broadcast")?;
-        if root >= self.member.size {
-            return Err(CommError::RootOutside { root, size: self.member.size });
-        }
-        self.work("broadcast", self.raw.broadcast(tensor, root.cast_signed())).map(Work::C10d)
-    }
-
-    fn all_gather(&self, whole: &Tensor) -> Result<Work, CommError> {
-        check(whole, "all_gather")?;
-        let own = own_part(whole, self.member.rank, self.member.size)?;
-        self.work("all_gather", self.raw.all_gather(whole, &own)).map(Work::C10d)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn reduce_scatter(&self, whole: &Tensor) -> Result<Work, CommError> {
-        check(whole, "reduce_scatter")?;
-        let own = own_part(whole, self.member.rank, self.member.size)?;
-        self.work("reduce_scatter", self.raw.reduce_scatter(whole, &own)).map(Work::C10d)
-    }
-
-    fn barrier(&self, timeout: Duration) -> Result<(), CommError> {
-        self.work("barrier", self.raw.barrier(timeout))?.wait(timeout)
     }
 
     fn work(&self, operation: &'static str, begun: Result<RawWork, ShimFault>) -> Result<C10dWork, CommError> {
@@ -159,7 +142,7 @@ impl C10dGroup {
 
     fn end(self, abort: bool, timeout: Duration) -> Result<(), CommError> {
         let operation = if abort { "abort" } else { "shutdown" };
-        let Self { raw, member } = self;
+        let Self { raw, member, .. } = self;
         raw.end(abort, timeout).map_err(|fault| {
             let C10dMember { rank, size, .. } = *member;
             match fault {
@@ -170,82 +153,69 @@ impl C10dGroup {
     }
 }
 
-macro_rules! process_group {
-    ($group:ty, $name:literal $(, $own:item)*) => {
-        impl ProcessGroup for $group {
-            fn rank(&self) -> u32 {
-                self.group.member.rank
-            }
-
-            fn size(&self) -> u32 {
-                self.group.member.size
-            }
-
-            fn backend(&self) -> &'static str {
-                $name
-            }
-
-            fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<Work, CommError> {
-                self.group.all_reduce(tensor, reduce)
-            }
-
-            fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError> {
-                self.group.broadcast(tensor, root)
-            }
-
-            fn all_gather(&self, whole: &Tensor) -> Result<Work, CommError> {
-                self.group.all_gather(whole)
-            }
-
-            $($own)*
-
-            fn intact(&self) -> Result<(), CommError> {
-                self.group.member.intact()
-            }
-
-            fn barrier(&self, timeout: Duration) -> Result<(), CommError> {
-                self.group.barrier(timeout)
-            }
-
-            fn abort_handle(&self) -> Box<dyn AbortHandle> {
-                self.group.member.line.abort_handle()
-            }
-
-            fn waited(&self) -> Duration {
-                self.group.member.waited.total()
-            }
-
-            fn shutdown(self: Box<Self>, timeout: Duration) -> Result<(), CommError> {
-                self.group.end(false, timeout)
-            }
-
-            fn abort(self: Box<Self>, timeout: Duration) -> Result<(), CommError> {
-                self.group.end(true, timeout)
-            }
-        }
-    };
-}
-
-process_group!(
-    Gloo,
-    "gloo",
-    fn fell_back(&self) -> Option<String> {
-        self.instead
-            .as_ref()
-            .map(|reason| format!("Gloo sums tensors on the host, as memory is not shared by the ranks: {reason}"))
+impl<B: C10dBackend> ProcessGroup for C10dGroup<B> {
+    fn rank(&self) -> u32 {
+        self.member.rank
     }
-);
-#[cfg(feature = "cuda")]
-process_group!(
-    Nccl,
-    "nccl",
-    fn reduce_scatter_sum(&self, whole: &Tensor) -> Result<Work, CommError> {
-        self.group.reduce_scatter(whole)
-    },
+
+    fn size(&self) -> u32 {
+        self.member.size
+    }
+
+    fn backend(&self) -> &'static str {
+        B::NAME
+    }
+
+    fn fell_back(&self) -> Option<String> {
+        self.instead.as_ref().map(|reason| format!("{}: {reason}", B::FELL_BACK))
+    }
+
     fn flops_per_byte(&self) -> f64 {
-        crate::DEVICE_FLOPS_PER_BYTE
-    },
-    fn fell_back(&self) -> Option<String> {
-        self.instead.as_ref().map(|reason| format!("NCCL's kernels sum gradients, not copy engines: {reason}"))
+        B::FLOPS_PER_BYTE
     }
-);
+
+    fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<Work, CommError> {
+        check(tensor, "all_reduce")?;
+        self.work("all_reduce", self.raw.all_reduce(tensor, reduce)).map(Work::C10d)
+    }
+
+    fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError> {
+        check(tensor, "broadcast")?;
+        check_root(root, self.size())?;
+        self.work("broadcast", self.raw.broadcast(tensor, root.cast_signed())).map(Work::C10d)
+    }
+
+    fn reduce_scatter_sum(&self, whole: &Tensor) -> Result<Work, CommError> {
+        B::reduce_scatter_sum(self, whole)
+    }
+
+    fn all_gather(&self, whole: &Tensor) -> Result<Work, CommError> {
+        check(whole, "all_gather")?;
+        let own = own_part(whole, self.rank(), self.size())?;
+        self.work("all_gather", self.raw.all_gather(whole, &own)).map(Work::C10d)
+    }
+
+    fn intact(&self) -> Result<(), CommError> {
+        self.member.intact()
+    }
+
+    fn barrier(&self, timeout: Duration) -> Result<(), CommError> {
+        self.work("barrier", self.raw.barrier(timeout))?.wait(timeout)
+    }
+
+    fn abort_handle(&self) -> Box<dyn AbortHandle> {
+        self.member.line.abort_handle()
+    }
+
+    fn waited(&self) -> Duration {
+        self.member.waited.total()
+    }
+
+    fn shutdown(self: Box<Self>, timeout: Duration) -> Result<(), CommError> {
+        self.end(false, timeout)
+    }
+
+    fn abort(self: Box<Self>, timeout: Duration) -> Result<(), CommError> {
+        self.end(true, timeout)
+    }
+}

@@ -2,15 +2,15 @@
 //!
 //! Safe to call: arguments are Rust values, and no pointer leaves this file.
 
-use super::{super::Reduce, sys};
+use super::sys;
+use crate::{CommError, Reduce};
 use std::{
-    ffi::{CStr, CString, c_void},
+    ffi::{CStr, CString, c_char, c_void},
     ptr::{self, NonNull},
     time::Duration,
 };
 use tch::Tensor;
 
-/// An error of libtorch.
 #[derive(Debug)]
 pub(super) struct ShimFault {
     /// Whether a time limit passed, as far as the shim can tell.
@@ -29,18 +29,42 @@ fn check(status: i32) -> Result<(), ShimFault> {
     Err(ShimFault { timed_out: status == sys::ENN_TIMED_OUT, message })
 }
 
+impl ShimFault {
+    pub(super) fn at(self, operation: &'static str, key: &str) -> CommError {
+        CommError::Store { operation, key: key.to_owned(), message: self.message }
+    }
+}
+
+pub(super) fn c_string(what: &'static str, text: &str) -> Result<CString, CommError> {
+    CString::new(text).map_err(|_| CommError::Nul { what, text: text.to_owned() })
+}
+
 fn millis(timeout: Duration) -> i64 {
     i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX)
 }
 
-fn owned<T>(status: i32, pointer: *mut T) -> Result<NonNull<T>, ShimFault> {
-    check(status)?;
-    NonNull::new(pointer).ok_or_else(|| ShimFault { timed_out: false, message: "libtorch returned nothing".into() })
+fn made<T>(run: impl FnOnce(*mut *mut T) -> i32) -> Result<NonNull<T>, ShimFault> {
+    let mut out = ptr::null_mut();
+    check(run(&raw mut out))?;
+    NonNull::new(out).ok_or_else(|| ShimFault { timed_out: false, message: "libtorch returned nothing".into() })
+}
+
+fn number<T: Default>(run: impl FnOnce(*mut T) -> i32) -> Result<T, ShimFault> {
+    let mut out = T::default();
+    check(run(&raw mut out))?;
+    Ok(out)
+}
+
+/// Runs a function that gives one value to [`collect`], whose context it is given.
+fn collected(run: impl FnOnce(*mut c_void) -> i32) -> Result<Vec<u8>, ShimFault> {
+    let mut value = Vec::<u8>::new();
+    check(run((&raw mut value).cast()))?;
+    Ok(value)
 }
 
 /// Collects the bytes of one value. `context` is a `Vec<u8>`.
 unsafe extern "C" fn collect(context: *mut c_void, data: *const u8, bytes: usize) {
-    // SAFETY: `get` and `compare_set` pass a live `Vec<u8>` that nothing else borrows during the call.
+    // SAFETY: `collected` passes a live `Vec<u8>` that nothing else borrows during the call.
     let value = unsafe { &mut *context.cast::<Vec<u8>>() };
     if bytes > 0 {
         // SAFETY: the shim passes a readable vector of `bytes` bytes; it is not null when `bytes` is above zero.
@@ -48,116 +72,117 @@ unsafe extern "C" fn collect(context: *mut c_void, data: *const u8, bytes: usize
     }
 }
 
-/// A connected store client.
+/// The operations of a connected store, libtorch's TCPStore client.
 #[derive(Debug)]
-pub(super) struct RawStore(NonNull<sys::enn_store>);
+pub struct StoreClient(NonNull<sys::enn_store>);
 
 // SAFETY: c10d's TCPStore guards its connection with a mutex and has no thread-local state.
-unsafe impl Send for RawStore {}
+unsafe impl Send for StoreClient {}
 
-impl RawStore {
+impl StoreClient {
     pub(super) fn connect(host: &CStr, port: u16, prefix: &CStr, timeout: Duration) -> Result<Self, ShimFault> {
-        let mut out = ptr::null_mut();
-        // SAFETY: the strings are NUL-terminated and `out` is writable; the shim copies both.
-        let status =
-            unsafe { sys::enn_store_connect(host.as_ptr(), port, prefix.as_ptr(), millis(timeout), &raw mut out) };
-        owned(status, out).map(Self)
-    }
-
-    pub(super) fn set(&self, key: &CStr, value: &[u8]) -> Result<(), ShimFault> {
-        // SAFETY: the handle lives as long as self; key and value are readable during the call.
-        check(unsafe { sys::enn_store_set(self.0.as_ptr(), key.as_ptr(), value.as_ptr(), value.len()) })
-    }
-
-    pub(super) fn get(&self, key: &CStr) -> Result<Vec<u8>, ShimFault> {
-        let mut value = Vec::<u8>::new();
-        // SAFETY: as in `set`; `collect` expects exactly this context.
-        check(unsafe { sys::enn_store_get(self.0.as_ptr(), key.as_ptr(), collect, (&raw mut value).cast()) })?;
-        Ok(value)
-    }
-
-    pub(super) fn compare_set(&self, key: &CStr, expected: &[u8], wanted: &[u8]) -> Result<Vec<u8>, ShimFault> {
-        let mut value = Vec::<u8>::new();
-        // SAFETY: as in `get`; both slices are readable during the call.
-        check(unsafe {
-            sys::enn_store_compare_set(
-                self.0.as_ptr(),
-                key.as_ptr(),
-                expected.as_ptr(),
-                expected.len(),
-                wanted.as_ptr(),
-                wanted.len(),
-                collect,
-                (&raw mut value).cast(),
-            )
-        })?;
-        Ok(value)
-    }
-
-    pub(super) fn append(&self, key: &CStr, value: &[u8]) -> Result<(), ShimFault> {
-        // SAFETY: as in `set`.
-        check(unsafe { sys::enn_store_append(self.0.as_ptr(), key.as_ptr(), value.as_ptr(), value.len()) })
-    }
-
-    pub(super) fn add(&self, key: &CStr, amount: i64) -> Result<i64, ShimFault> {
-        let mut sum = 0;
-        // SAFETY: as in `set`; `sum` is writable.
-        check(unsafe { sys::enn_store_add(self.0.as_ptr(), key.as_ptr(), amount, &raw mut sum) })?;
-        Ok(sum)
-    }
-
-    pub(super) fn check(&self, key: &CStr) -> Result<bool, ShimFault> {
-        let mut present = 0;
-        // SAFETY: as in `add`.
-        check(unsafe { sys::enn_store_check(self.0.as_ptr(), key.as_ptr(), &raw mut present) })?;
-        Ok(present != 0)
-    }
-
-    pub(super) fn wait(&self, key: &CStr, timeout: Duration) -> Result<(), ShimFault> {
-        // SAFETY: as in `set`.
-        check(unsafe { sys::enn_store_wait(self.0.as_ptr(), key.as_ptr(), millis(timeout)) })
-    }
-
-    pub(super) fn delete(&self, key: &CStr) -> Result<bool, ShimFault> {
-        let mut deleted = 0;
-        // SAFETY: as in `add`.
-        check(unsafe { sys::enn_store_delete(self.0.as_ptr(), key.as_ptr(), &raw mut deleted) })?;
-        Ok(deleted != 0)
+        // SAFETY: the strings are NUL-terminated; the shim copies both.
+        made(|out| unsafe { sys::enn_store_connect(host.as_ptr(), port, prefix.as_ptr(), millis(timeout), out) })
+            .map(Self)
     }
 
     /// Returns a client on the same connection that puts `prefix` before every key.
     pub(super) fn prefixed(&self, prefix: &CStr) -> Result<Self, ShimFault> {
-        let mut out = ptr::null_mut();
-        // SAFETY: the handle lives during the call, and the shim takes its own reference; `out` is writable.
-        let status = unsafe { sys::enn_store_prefixed(self.0.as_ptr(), prefix.as_ptr(), &raw mut out) };
-        owned(status, out).map(Self)
+        // SAFETY: the handle lives during the call, and the shim takes its own reference.
+        made(|out| unsafe { sys::enn_store_prefixed(self.0.as_ptr(), prefix.as_ptr(), out) }).map(Self)
     }
 
     /// Returns a client for forming one group: its waits end when `abort` is triggered, and `timeout` from now.
     pub(super) fn guarded(&self, abort: &RawAbort, timeout: Duration) -> Result<Self, ShimFault> {
-        let mut out = ptr::null_mut();
-        // SAFETY: both handles live during the call, and the shim takes its own references; `out` is writable.
-        let status =
-            unsafe { sys::enn_store_guarded(self.0.as_ptr(), abort.0.as_ptr(), millis(timeout), &raw mut out) };
-        owned(status, out).map(Self)
+        // SAFETY: both handles live during the call, and the shim takes its own references.
+        made(|out| unsafe { sys::enn_store_guarded(self.0.as_ptr(), abort.0.as_ptr(), millis(timeout), out) }).map(Self)
     }
 
-    pub(super) fn num_keys(&self) -> Result<i64, ShimFault> {
-        let mut keys = 0;
-        // SAFETY: as in `add`.
-        check(unsafe { sys::enn_store_num_keys(self.0.as_ptr(), &raw mut keys) })?;
-        Ok(keys)
+    /// Runs an operation on a key, with the store's handle and the key as a string of C, which live during the call.
+    fn on_key<T>(
+        &self,
+        operation: &'static str,
+        key: &str,
+        run: impl FnOnce(*mut sys::enn_store, *const c_char) -> Result<T, ShimFault>,
+    ) -> Result<T, CommError> {
+        let name = c_string("key", key)?;
+        run(self.0.as_ptr(), name.as_ptr()).map_err(|fault| fault.at(operation, key))
+    }
+
+    /// Sets `key` to `value` and wakes all waiters.
+    pub fn set(&self, key: &str, value: &[u8]) -> Result<(), CommError> {
+        self.on_key("set", key, |store, key| {
+            // SAFETY: handle and key live, see `on_key`; the value is readable during the call.
+            check(unsafe { sys::enn_store_set(store, key, value.as_ptr(), value.len()) })
+        })
+    }
+
+    /// Returns the value of `key`; waits until it exists.
+    pub fn get(&self, key: &str) -> Result<Vec<u8>, CommError> {
+        self.on_key("get", key, |store, key| {
+            // SAFETY: as in `set`; `collect` expects exactly this context.
+            collected(|value| unsafe { sys::enn_store_get(store, key, collect, value) })
+        })
+    }
+
+    /// Sets `key` to `wanted` if its value is `expected` (empty: if it is absent). Returns the value afterwards.
+    pub fn compare_set(&self, key: &str, expected: &[u8], wanted: &[u8]) -> Result<Vec<u8>, CommError> {
+        let [old, new] = [expected, wanted].map(|bytes| (bytes.as_ptr(), bytes.len()));
+        self.on_key("compare_set", key, |store, key| {
+            // SAFETY: as in `get`; both slices are readable during the call.
+            collected(|to| unsafe { sys::enn_store_compare_set(store, key, old.0, old.1, new.0, new.1, collect, to) })
+        })
+    }
+
+    /// Appends to the value of `key`, which begins empty.
+    pub fn append(&self, key: &str, value: &[u8]) -> Result<(), CommError> {
+        self.on_key("append", key, |store, key| {
+            // SAFETY: as in `set`.
+            check(unsafe { sys::enn_store_append(store, key, value.as_ptr(), value.len()) })
+        })
+    }
+
+    /// Adds to the counter `key`, which begins at 0. Returns the sum.
+    pub fn add(&self, key: &str, amount: i64) -> Result<i64, CommError> {
+        // SAFETY: as in `set`.
+        self.on_key("add", key, |store, key| number(|sum| unsafe { sys::enn_store_add(store, key, amount, sum) }))
+    }
+
+    /// Returns whether `key` exists.
+    pub fn check(&self, key: &str) -> Result<bool, CommError> {
+        // SAFETY: as in `set`.
+        self.on_key("check", key, |store, key| number(|there| unsafe { sys::enn_store_check(store, key, there) }))
+            .map(|there: i32| there != 0)
+    }
+
+    /// Waits until `key` exists, at most `timeout`.
+    pub fn wait(&self, key: &str, timeout: Duration) -> Result<(), CommError> {
+        // SAFETY: as in `set`.
+        self.on_key("wait", key, |store, key| check(unsafe { sys::enn_store_wait(store, key, millis(timeout)) }))
+    }
+
+    /// Removes `key`. Returns whether it was there.
+    pub fn delete(&self, key: &str) -> Result<bool, CommError> {
+        // SAFETY: as in `set`.
+        self.on_key("delete", key, |store, key| number(|there| unsafe { sys::enn_store_delete(store, key, there) }))
+            .map(|there: i32| there != 0)
+    }
+
+    /// Returns the number of keys in the whole store, those of other prefixes included.
+    pub fn num_keys(&self) -> Result<i64, CommError> {
+        // SAFETY: the handle lives as long as self.
+        let keys = number(|keys| unsafe { sys::enn_store_num_keys(self.0.as_ptr(), keys) });
+        keys.map_err(|fault| fault.at("num_keys", ""))
     }
 }
 
-impl Drop for RawStore {
+impl Drop for StoreClient {
     fn drop(&mut self) {
         // SAFETY: the only owner frees once.
         unsafe { sys::enn_store_free(self.0.as_ptr()) }
     }
 }
 
-/// Aborts a group from any thread.
 #[derive(Debug)]
 pub(crate) struct RawAbort(NonNull<sys::enn_cut>);
 
@@ -195,7 +220,6 @@ impl Drop for RawAbort {
     }
 }
 
-/// Parameters of a group to be formed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RawForm<'a> {
     pub(super) rank: u32,
@@ -207,7 +231,6 @@ pub(super) struct RawForm<'a> {
     pub(super) timeout: Duration,
 }
 
-/// A formed process group.
 #[derive(Debug)]
 pub(super) struct RawGroup(NonNull<sys::enn_group>);
 
@@ -215,11 +238,15 @@ pub(super) struct RawGroup(NonNull<sys::enn_group>);
 unsafe impl Send for RawGroup {}
 
 impl RawGroup {
-    pub(super) fn gloo(store: &RawStore, form: RawForm<'_>, bind: &CString, threads: i32) -> Result<Self, ShimFault> {
+    pub(super) fn gloo(
+        store: &StoreClient,
+        form: RawForm<'_>,
+        bind: &CString,
+        threads: i32,
+    ) -> Result<Self, ShimFault> {
         let RawForm { rank, size, abort, form, timeout } = form;
-        let mut out = ptr::null_mut();
-        // SAFETY: store and cut outlive the call, and the shim takes its own references to them; `out` is writable.
-        let status = unsafe {
+        // SAFETY: store and cut outlive the call, and the shim takes its own references to them.
+        made(|out| unsafe {
             sys::enn_gloo_new(
                 store.0.as_ptr(),
                 abort.0.as_ptr(),
@@ -229,18 +256,17 @@ impl RawGroup {
                 threads,
                 millis(form),
                 millis(timeout),
-                &raw mut out,
+                out,
             )
-        };
-        owned(status, out).map(Self)
+        })
+        .map(Self)
     }
 
     #[cfg(feature = "cuda")]
-    pub(super) fn nccl(store: &RawStore, form: RawForm<'_>, device: i32) -> Result<Self, ShimFault> {
+    pub(super) fn nccl(store: &StoreClient, form: RawForm<'_>, device: i32) -> Result<Self, ShimFault> {
         let RawForm { rank, size, abort, form, timeout } = form;
-        let mut out = ptr::null_mut();
         // SAFETY: as in `gloo`.
-        let status = unsafe {
+        made(|out| unsafe {
             sys::enn_nccl_new(
                 store.0.as_ptr(),
                 abort.0.as_ptr(),
@@ -249,54 +275,41 @@ impl RawGroup {
                 device,
                 millis(form),
                 millis(timeout),
-                &raw mut out,
+                out,
             )
-        };
-        owned(status, out).map(Self)
+        })
+        .map(Self)
     }
 
     pub(super) fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<RawWork, ShimFault> {
-        let code = match reduce {
-            Reduce::Sum => 0,
-            Reduce::Min => 1,
-            Reduce::Max => 2,
-        };
-        let mut out = ptr::null_mut();
+        let code = reduce as i32;
         // SAFETY: group and tensor live during the call; c10d takes its own reference to the tensor's storage.
-        let status = unsafe { sys::enn_group_all_reduce(self.0.as_ptr(), tensor.as_ptr(), code, &raw mut out) };
-        owned(status, out).map(RawWork)
+        made(|out| unsafe { sys::enn_group_all_reduce(self.0.as_ptr(), tensor.as_ptr(), code, out) }).map(RawWork)
     }
 
     pub(super) fn broadcast(&self, tensor: &Tensor, root: i32) -> Result<RawWork, ShimFault> {
-        let mut out = ptr::null_mut();
         // SAFETY: as in `all_reduce`.
-        let status = unsafe { sys::enn_group_broadcast(self.0.as_ptr(), tensor.as_ptr(), root, &raw mut out) };
-        owned(status, out).map(RawWork)
+        made(|out| unsafe { sys::enn_group_broadcast(self.0.as_ptr(), tensor.as_ptr(), root, out) }).map(RawWork)
     }
 
     /// Begins the collective on `whole`; `own` is this rank's part of it.
     pub(super) fn all_gather(&self, whole: &Tensor, own: &Tensor) -> Result<RawWork, ShimFault> {
-        let mut out = ptr::null_mut();
         // SAFETY: as in `all_reduce`, for both tensors.
-        let status = unsafe { sys::enn_group_all_gather(self.0.as_ptr(), whole.as_ptr(), own.as_ptr(), &raw mut out) };
-        owned(status, out).map(RawWork)
+        made(|out| unsafe { sys::enn_group_all_gather(self.0.as_ptr(), whole.as_ptr(), own.as_ptr(), out) })
+            .map(RawWork)
     }
 
     /// Begins the collective on `whole`; `own` is this rank's part of it.
     #[cfg(feature = "cuda")]
     pub(super) fn reduce_scatter(&self, whole: &Tensor, own: &Tensor) -> Result<RawWork, ShimFault> {
-        let mut out = ptr::null_mut();
         // SAFETY: as in `all_reduce`, for both tensors.
-        let status =
-            unsafe { sys::enn_group_reduce_scatter(self.0.as_ptr(), whole.as_ptr(), own.as_ptr(), &raw mut out) };
-        owned(status, out).map(RawWork)
+        made(|out| unsafe { sys::enn_group_reduce_scatter(self.0.as_ptr(), whole.as_ptr(), own.as_ptr(), out) })
+            .map(RawWork)
     }
 
     pub(super) fn barrier(&self, timeout: Duration) -> Result<RawWork, ShimFault> {
-        let mut out = ptr::null_mut();
         // SAFETY: as in `all_reduce`.
-        let status = unsafe { sys::enn_group_barrier(self.0.as_ptr(), millis(timeout), &raw mut out) };
-        owned(status, out).map(RawWork)
+        made(|out| unsafe { sys::enn_group_barrier(self.0.as_ptr(), millis(timeout), out) }).map(RawWork)
     }
 
     pub(super) fn end(self, abort: bool, timeout: Duration) -> Result<(), ShimFault> {
@@ -316,7 +329,6 @@ impl Drop for RawGroup {
     }
 }
 
-/// A collective that was begun.
 #[derive(Debug)]
 pub(super) struct RawWork(NonNull<sys::enn_work>);
 
@@ -338,10 +350,8 @@ impl RawWork {
     }
 
     pub(super) fn is_done(&self) -> Result<bool, ShimFault> {
-        let mut done = 0;
-        // SAFETY: as in `wait`; `done` is writable.
-        check(unsafe { sys::enn_work_is_done(self.0.as_ptr(), &raw mut done) })?;
-        Ok(done != 0)
+        // SAFETY: as in `wait`.
+        Ok(number(|done| unsafe { sys::enn_work_is_done(self.0.as_ptr(), done) })? != 0)
     }
 }
 

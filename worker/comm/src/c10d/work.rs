@@ -12,7 +12,6 @@ pub struct C10dWork {
     member: Arc<C10dMember>,
 }
 
-/// State that a group shares with its collectives.
 #[derive(Debug)]
 pub(super) struct C10dMember {
     pub(super) rank: u32,
@@ -34,7 +33,6 @@ impl C10dMember {
         }
     }
 
-    /// Fails after an abort.
     pub(super) fn intact(&self) -> Result<(), CommError> {
         let Self { rank, size, .. } = *self;
         if self.line.is_aborted() { Err(CommError::Aborted { operation: "all_reduce", rank, size }) } else { Ok(()) }

@@ -8,9 +8,9 @@ use super::{
 };
 use crate::{
     AbortHandle, CommError, DEVICE_FLOPS_PER_BYTE, Forming, ProcessGroup, Reduce, Work, abort::AbortSignal, check,
-    own_part, wait_time::WaitTime,
+    check_root, own_part, wait_time::WaitTime,
 };
-use enn_core::backend::link::{LinkError, RankReduction};
+use enn_core::backend::link::LinkError;
 use std::{
     cell::{Cell, RefCell},
     sync::Arc,
@@ -43,19 +43,17 @@ pub struct Linked {
 
 /// Result of forming a group, on which all ranks agree.
 pub enum LinkedFormed {
-    /// All ranks take part.
     Group(Box<Linked>),
     /// No rank takes part, because one cannot. The reason is the same on every rank; NCCL is to be used.
-    Refused { reason: String },
+    Refused {
+        reason: String,
+    },
 }
 
 impl Linked {
     /// Forms a group of ranks that are all on this host; this rank uses CUDA device `device`. The ranks have formed `host` with limits
     /// from [`Forming::beside`]; it takes the tensors in host memory and ends with this group, or now if none is formed. One collective
     /// may take `timeout`.
-    ///
-    /// # Errors
-    /// Errors of `host`.
     pub fn form(
         host: Box<dyn ProcessGroup>,
         device: usize,
@@ -65,7 +63,7 @@ impl Linked {
         if host.size() < 2 {
             return Ok(LinkedFormed::Refused { reason: "there is only one rank".to_owned() });
         }
-        let line = Arc::clone(forming.line());
+        let line = Arc::clone(&forming.line);
         let waited = Arc::default();
         let (table, engine) = match handshake(&*host, device, timeout, &waited, &line)? {
             Ok(met) => met,
@@ -202,18 +200,11 @@ impl ProcessGroup for Linked {
         if !self.is_mine("all_reduce", tensor)? {
             return self.host.all_reduce(tensor, reduce);
         }
-        let together = match reduce {
-            Reduce::Sum => RankReduction::Sum,
-            Reduce::Min => RankReduction::Min,
-            Reduce::Max => RankReduction::Max,
-        };
-        self.begin("all_reduce", |engine| engine.all_reduce(tensor, together))
+        self.begin("all_reduce", |engine| engine.all_reduce(tensor, reduce))
     }
 
     fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError> {
-        if root >= self.size() {
-            return Err(CommError::RootOutside { root, size: self.size() });
-        }
+        check_root(root, self.size())?;
         if !self.is_mine("broadcast", tensor)? {
             return self.host.broadcast(tensor, root);
         }

@@ -56,7 +56,6 @@ impl TurnWords {
         HEADER_BYTES + size * size * 2 * WORD_BYTES
     }
 
-    /// Creates the words in a segment of [`TurnWords::bytes`] bytes.
     pub(super) fn new(gpu: Gpu, segment: SharedSegment, rank: u32, size: u32) -> Result<Self, LinkError> {
         // SAFETY: the segment is mapped as long as it lives, which is longer than the words do; all access is atomic.
         let words = unsafe { Words::new(gpu, segment.address(0), Self::bytes(size)) }?;
@@ -84,7 +83,6 @@ impl TurnWords {
         self.issued.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
-    /// Whether this rank aborted the group.
     pub(super) fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::Acquire)
     }

@@ -48,7 +48,7 @@ impl LinkRegion {
     /// Returns the numbers of all ranks as a tensor, f32.
     pub(super) fn numbers(&self, device: Device) -> Result<Tensor, LinkError> {
         let like = Tensor::f_empty([self.others.len() as i64], (Kind::Float, device));
-        self.own.tensor(self.numbers, &like.map_err(|error| LinkError::torch("make room for numbers", &error))?)
+        self.own.tensor(self.numbers, &like.map_err(LinkError::of("make room for numbers"))?)
     }
 
     /// Returns the address of byte `at` of another rank's memory.

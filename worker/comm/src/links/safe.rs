@@ -78,7 +78,6 @@ impl Partition {
     }
 }
 
-/// An array on this rank's device.
 #[derive(Debug, Clone, Copy)]
 struct DeviceArray {
     at: u64,
@@ -99,13 +98,11 @@ impl DeviceArray {
         self.elements * self.element_bytes()
     }
 
-    /// Returns the address of an element.
     fn place(self, element: usize) -> u64 {
         self.at + (element * self.element_bytes()) as u64
     }
 }
 
-/// A copy between two device addresses.
 #[derive(Debug, Clone, Copy)]
 struct PeerCopy {
     from: u64,
@@ -195,7 +192,6 @@ impl CopyEngine {
         self.begin("reduce_scatter", tensor, || self.parts(array, self.equal(array), RankReduction::Sum, None))
     }
 
-    /// Begins to copy `root`'s values to every rank.
     pub(super) fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<LinkWork, LinkError> {
         let array = DeviceArray::of(tensor);
         let (rank, _) = self.ranks();

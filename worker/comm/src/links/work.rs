@@ -18,7 +18,6 @@ const SHARE: u32 = 512;
 /// Tolerance by which a pause may exceed its length; a longer delay is not counted as waiting for others.
 const LATE: Duration = Duration::from_millis(2);
 
-/// State that a group shares with its collectives.
 #[derive(Debug)]
 pub(super) struct LinkMember {
     pub(super) stream: CopyStream,

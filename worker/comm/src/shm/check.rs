@@ -18,7 +18,6 @@ const VERDICT: &str = "shm/verdict";
 /// Hook for tests that changes a sum before it is checked.
 pub(super) type Spoil<'a> = &'a dyn Fn(&Tensor);
 
-/// A rank's numbers and the expected sums.
 struct KnownSums {
     mine: Tensor,
     sums: Tensor,
@@ -65,7 +64,7 @@ pub(super) fn shared_sum(group: &Shm, shared: &Tensor, task: impl FnOnce(Tensor)
     let part = shared.f_view(-1).and_then(|flat| flat.f_narrow(0, 0, count as i64)).map_err(failed)?;
     let known = KnownSums::of(count, group).map_err(failed)?;
     tch::no_grad(|| part.shallow_clone().f_copy_(&known.mine)).map_err(failed)?;
-    group.issue("check", task(part.shallow_clone())).wait(group.timeout())?;
+    group.issue("check", task(part.shallow_clone())).wait(group.at.timeout)?;
     let right = known.sums.f_to_kind(part.kind()).and_then(|sums| part.f_equal(&sums)).map_err(failed)?;
     let _zeroed = tch::no_grad(|| part.shallow_clone().f_zero_()).map_err(failed)?;
     Ok(right)

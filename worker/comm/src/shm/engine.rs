@@ -8,7 +8,7 @@ use super::{
     safe::numbers,
     work::WorkOutcome,
 };
-use crate::{CommError, Reduce};
+use crate::{AbortHandle, CommError, Reduce};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use std::{
     sync::Arc,
@@ -20,7 +20,6 @@ use tch::{Kind, Tensor};
 /// Most collectives that are issued and not yet run; one more makes the issuer wait.
 const QUEUE_MAX: usize = 1024;
 
-/// One collective to run.
 pub(super) enum Task {
     AllReduce(Tensor, Reduce),
     /// Reduction of a tensor that begins at this byte of its rank's part of a region.
@@ -41,7 +40,6 @@ impl Drop for QueuedTask {
     }
 }
 
-/// Handle of the thread that runs collectives.
 #[derive(Debug)]
 pub(super) struct CollectiveThread {
     ring: Arc<Ring>,
@@ -73,7 +71,6 @@ impl CollectiveThread {
         Ok(Self { ring, jobs: Some(jobs), ended })
     }
 
-    /// Queues a collective.
     pub(super) fn issue(&self, task: Task) -> Arc<WorkOutcome> {
         let outcome = Arc::<WorkOutcome>::default();
         let job = QueuedTask { task, outcome: Arc::clone(&outcome) };

@@ -237,7 +237,6 @@ impl Exchange {
         Ok(())
     }
 
-    /// Waits for all ranks.
     pub(super) fn barrier(&mut self, deadline: Instant) -> Result<(), Fault> {
         let chunk = self.next;
         let call = CollectiveCall { what: BARRIER, bytes: 0, at: 0 };

@@ -9,7 +9,6 @@ pub(super) enum RankState {
     Member,
     /// The rank left after its last collective.
     Left,
-    /// The rank aborted the group.
     Aborted,
     /// The rank gave the group up because of a fault of this rank.
     GaveUp(u32),
@@ -47,22 +46,33 @@ pub(super) struct CollectiveCall {
     pub(super) at: u64,
 }
 
-/// Why a collective did not end well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The process of `peer` is gone.
-    Died { peer: u32 },
+    Died {
+        peer: u32,
+    },
     /// `peer` left after what it thought was the last collective.
-    Left { peer: u32 },
-    /// `peer` ended the group.
-    PeerAborted { peer: u32 },
+    Left {
+        peer: u32,
+    },
+    PeerAborted {
+        peer: u32,
+    },
     /// Another rank gave up because of `peer`.
-    GivenUp { peer: u32 },
+    GivenUp {
+        peer: u32,
+    },
     /// `peer` did not come in time.
-    Silent { peer: u32 },
+    Silent {
+        peer: u32,
+    },
     /// `peer` called something else.
-    OutOfStep { peer: u32, mine: CollectiveCall, theirs: CollectiveCall },
-    /// This rank ended the group.
+    OutOfStep {
+        peer: u32,
+        mine: CollectiveCall,
+        theirs: CollectiveCall,
+    },
     Aborted,
 }
 

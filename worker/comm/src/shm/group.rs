@@ -12,26 +12,15 @@ use super::{
     work::ShmWork,
 };
 use crate::{
-    AbortHandle, CommError, Forming, ProcessGroup, Reduce, Store, Work, abort::AbortSignal, wait_time::WaitTime,
+    AbortHandle, CommError, Forming, ProcessGroup, Reduce, ShmOptions, Store, Work, abort::AbortSignal, check_root,
+    wait_time::WaitTime,
 };
-use std::{cell::RefCell, sync::Arc, thread, time::Duration};
+use std::{cell::RefCell, io, sync::Arc, thread, time::Duration};
 use tch::{Device, Kind, TchError, Tensor};
-
-/// Identity and limits of a [`Shm`] rank.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ShmOptions {
-    /// This process's rank, `0..size`.
-    pub rank: u32,
-    /// Number of ranks, all of this node.
-    pub size: u32,
-    /// Longest time that one collective may take from its start before it fails.
-    pub timeout: Duration,
-}
 
 /// Result of forming a group, on which all ranks agree.
 #[derive(Debug)]
 pub enum ShmFormed {
-    /// All ranks share memory.
     Group(Shm),
     /// No rank shares memory, because one could not or its sums were wrong. The answer is the same on every rank;
     /// [`crate::Gloo`] is to be used.
@@ -51,7 +40,7 @@ pub struct Shm {
     regions: RefCell<Vec<Arc<SharedRegion>>>,
     line: Arc<AbortSignal>,
     waited: Arc<WaitTime>,
-    at: CollectiveContext,
+    pub(super) at: CollectiveContext,
 }
 
 impl Shm {
@@ -77,10 +66,10 @@ impl Shm {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let ring = Arc::new(Ring::new(segment, rank, size, cores));
         let watch = Watch::begin(&ring, &pids)?;
-        forming.line().tie(&ring);
+        forming.line.tie(&ring);
         let engine = CollectiveThread::start(ring, timeout)?;
         let at = CollectiveContext { operation: "form", rank, size, timeout };
-        let line = Arc::clone(forming.line());
+        let line = Arc::clone(&forming.line);
         let waited = Arc::default();
         let group = Self { engine, _watch: watch, regions: RefCell::default(), line, waited, at };
         let found = check::sums(&group, timeout.min(forming.left()), spoil);
@@ -92,10 +81,6 @@ impl Shm {
             Some((rank, reason)) => ShmFormed::Refused { rank, reason },
             None => ShmFormed::Group(group),
         })
-    }
-
-    pub(super) fn timeout(&self) -> Duration {
-        self.at.timeout
     }
 
     pub(super) fn failed(&self, operation: &'static str, error: &TchError) -> CommError {
@@ -148,7 +133,7 @@ impl ProcessGroup for Shm {
 
     fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<Work, CommError> {
         let operation = "all_reduce";
-        check(tensor, operation)?;
+        check_host(tensor, operation)?;
         match tensor.kind() {
             Kind::Float | Kind::Double | Kind::Int64 | Kind::BFloat16 | Kind::Half => {}
             found => return Err(CommError::Kind { operation, backend: "shm", found }),
@@ -161,48 +146,33 @@ impl ProcessGroup for Shm {
     }
 
     fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError> {
-        check(tensor, "broadcast")?;
-        if root >= self.at.size {
-            return Err(CommError::RootOutside { root, size: self.at.size });
-        }
+        check_host(tensor, "broadcast")?;
+        check_root(root, self.at.size)?;
         Ok(self.issue("broadcast", Task::Broadcast(tensor.shallow_clone(), root)))
     }
 
     fn shared_like(&self, tensor: &Tensor) -> Result<Option<Tensor>, CommError> {
-        check(tensor, "shared_like")?;
+        check_host(tensor, "shared_like")?;
         let rank = self.at.rank;
         let size = self.at.size;
         let number = self.regions.borrow().len() + 1;
-        let mut place = [0i64; 4];
-        let mut made = None;
         // Rank 0 keeps the file open until everybody has answered.
-        let mut _file = None;
-        if rank == 0 && number <= REGIONS_MAX {
-            match SharedRegion::create(tensor, size, number) {
-                Ok((region, file, at)) => (made, _file, place) = (Some(region), Some(file), at),
-                Err(error) => tracing::info!(%error, "tensors are not shared"),
-            }
-        }
+        let created =
+            (rank == 0 && number <= REGIONS_MAX).then(|| logged(SharedRegion::create(tensor, size, number))).flatten();
+        let place = created.as_ref().map_or([0; 4], |(_, _, holder)| *holder);
         let holder = Tensor::from_slice(&place);
         self.broadcast(&holder, 0)?.wait(self.at.timeout)?;
-        if rank != 0 {
-            place.iter_mut().enumerate().for_each(|(i, word)| *word = holder.int64_value(&[i as i64]));
-            match SharedRegion::open(tensor, size, number, place) {
-                Ok(region) => made = Some(region),
-                Err(error) => tracing::info!(%error, "tensors are not shared"),
-            }
-        }
-        let ours = made.and_then(|region| match tensor_in(&region, rank, tensor) {
-            Ok(tensor) => Some((region, tensor)),
-            Err(error) => {
-                tracing::info!(%error, "tensors are not shared");
-                None
-            }
-        });
+        let region = if rank == 0 {
+            created.as_ref().map(|(region, ..)| Arc::clone(region))
+        } else {
+            let place = std::array::from_fn(|word| holder.int64_value(&[word as i64]));
+            logged(SharedRegion::open(tensor, size, number, place))
+        };
+        let ours = region.and_then(|region| Some((logged(tensor_in(&region, rank, tensor))?, region)));
         if !self.all(ours.is_some())? {
             return Ok(None);
         }
-        let Some((region, tensor)) = ours else { return Ok(None) };
+        let Some((tensor, region)) = ours else { return Ok(None) };
         if is_shared_kind(tensor.kind()) && tensor.numel() > 0 {
             let place = (Arc::clone(&region), 0);
             let right = check::shared_sum(self, &tensor, |part| Task::AllReduceShared(part, Reduce::Sum, place))?;
@@ -241,23 +211,19 @@ impl ProcessGroup for Shm {
     }
 }
 
+fn logged<T>(result: io::Result<T>) -> Option<T> {
+    result.inspect_err(|error| tracing::info!(%error, "tensors are not shared")).ok()
+}
+
 /// Whether tensors of this kind are summed in place in shared memory.
 fn is_shared_kind(kind: Kind) -> bool {
     matches!(kind, Kind::Float | Kind::Double | Kind::Int64)
 }
 
-/// The engine reads the raw storage: a view with gaps would be reduced wrongly.
-fn check(tensor: &Tensor, operation: &'static str) -> Result<(), CommError> {
-    let found = if !tensor.defined() {
-        "an undefined one"
-    } else if tensor.is_sparse() {
-        "a sparse one"
-    } else if tensor.device() != Device::Cpu {
-        "one on a device"
-    } else if !tensor.is_contiguous() {
-        "a view with gaps"
-    } else {
-        return Ok(());
-    };
-    Err(CommError::Tensor { operation, found })
+fn check_host(tensor: &Tensor, operation: &'static str) -> Result<(), CommError> {
+    crate::check(tensor, operation)?;
+    match tensor.device() {
+        Device::Cpu => Ok(()),
+        _ => Err(CommError::Tensor { operation, found: "one on a device" }),
+    }
 }

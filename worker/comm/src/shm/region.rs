@@ -35,14 +35,12 @@ impl SharedRegion {
         Ok((Arc::new(Self { segment, stride, number }), file, holder))
     }
 
-    /// Maps the region of `holder`.
     pub(super) fn open(tensor: &Tensor, size: u32, number: usize, holder: Holder) -> io::Result<Arc<Self>> {
         let stride = Self::stride(tensor);
         let segment = SharedSegment::open(HEADER_BYTES + size as usize * stride, holder)?;
         Ok(Arc::new(Self { segment, stride, number }))
     }
 
-    /// Returns the position of `rank`'s tensor.
     pub(super) fn at(&self, rank: u32) -> usize {
         HEADER_BYTES + rank as usize * self.stride
     }

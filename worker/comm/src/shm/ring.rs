@@ -43,7 +43,6 @@ impl Ring {
         Self { segment, layout, rank, size, aborted: AtomicBool::new(false), gone, spins }
     }
 
-    /// Returns the slot of a chunk.
     pub(super) fn slot(chunk: u32) -> u32 {
         chunk % SLOTS
     }
@@ -150,13 +149,6 @@ impl Ring {
         }
     }
 
-    /// Ends every wait of this rank, now and later, and publishes the abort.
-    pub(super) fn abort(&self) {
-        self.aborted.store(true, Ordering::Release);
-        self.ring(self.rank);
-        self.say(RankState::Aborted);
-    }
-
     /// Whether this rank has aborted the group.
     pub(super) fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::Acquire)
@@ -188,7 +180,10 @@ impl Ring {
 }
 
 impl AbortHandle for Ring {
+    /// Ends every wait of this rank, now and later, and publishes the abort.
     fn abort(&self) {
-        self.abort();
+        self.aborted.store(true, Ordering::Release);
+        self.ring(self.rank);
+        self.say(RankState::Aborted);
     }
 }

@@ -22,7 +22,6 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use tch::Kind;
 
-/// Autocast settings of a context.
 #[derive(Default)]
 pub(super) struct Casting {
     /// The policy; nothing is cast without one.
@@ -47,7 +46,6 @@ pub(super) struct CastCache {
     full: Vec<Option<bool>>,
 }
 
-/// A call with its operands cast.
 pub(super) struct CastCall {
     pub(super) op: Op,
     pub(super) ins: SmallVec<[Tensor; 4]>,
@@ -59,9 +57,6 @@ type Quantised = [Tensor; 3];
 impl Cx<'_> {
     /// Sets the autocast policy, and refreshes the weights' low-precision copies, if there are any, with one
     /// record for each flat array.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn set_autocast(&self, autocast: Option<Autocast>) -> Result<(), OpError> {
         if autocast.is_some() && !self.casting.fresh.get() {
             let (copies, masters) = self.leaves.shadow_flats();

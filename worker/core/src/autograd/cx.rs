@@ -23,6 +23,7 @@ use tch::Device;
 /// Number of records to reserve capacity for: about as many as a step of the default model has.
 const RECORDS_EXPECTED: usize = 2048;
 
+#[derive(Default)]
 pub(super) struct CxState {
     pub(super) program: Program,
     pub(super) nodes: Vec<TapeNode>,
@@ -33,7 +34,6 @@ pub(super) struct CxState {
     pub(super) made: CastCache,
     /// The part of the forward pass that is being recorded for recomputation.
     pub(super) open: Option<OpenSegment>,
-    /// Random keys so far.
     pub(super) keys: Vec<Val>,
     /// Tensor of every leaf when it was entered, where [`Cx::keep_leaves`] asked for them.
     pub(super) bound: Option<Vec<(Val, tch::Tensor)>>,
@@ -92,16 +92,7 @@ impl<'p> Cx<'p> {
         let records = if training { RECORDS_EXPECTED } else { RECORDS_EXPECTED / 4 };
         let params = vec![None; leaves.count()];
         Self {
-            state: RefCell::new(CxState {
-                program: Program::with_capacity(records),
-                nodes: Vec::new(),
-                params,
-                random: None,
-                made: CastCache::default(),
-                open: None,
-                keys: Vec::new(),
-                bound: None,
-            }),
+            state: RefCell::new(CxState { program: Program::with_capacity(records), params, ..CxState::default() }),
             leaves,
             launcher: &FIRST_FIT,
             collectives: None,
@@ -182,50 +173,36 @@ impl<'p> Cx<'p> {
     }
 
     /// Sums a value of this step as [`Cx::all_reduce`] does.
-    ///
-    /// # Errors
-    /// As [`Cx::all_reduce`].
     pub fn all_reduce_value(&self, value: &Tensor) -> Result<(), OpError> {
-        if self.is_single_rank() {
-            return Ok(());
-        }
-        self.in_phase(Phase::Comm, |cx| call(cx, Op::AllReduce, &[value]).map(|_| ()))
+        self.run_value_collective(Op::AllReduce, value)
     }
 
     /// Sums a value over the ranks that share the state with this one.
-    ///
-    /// # Errors
-    /// As [`Cx::all_reduce`].
     pub fn all_reduce_shares(&self, value: &Tensor) -> Result<(), OpError> {
+        self.run_value_collective(Op::AllReduceShares, value)
+    }
+
+    fn run_value_collective(&self, op: Op, value: &Tensor) -> Result<(), OpError> {
         if self.is_single_rank() {
             return Ok(());
         }
-        self.in_phase(Phase::Comm, |cx| call(cx, Op::AllReduceShares, &[value]).map(|_| ()))
+        self.in_phase(Phase::Comm, |cx| call(cx, op, &[value]).map(|_| ()))
     }
 
     /// Begins to sum a flat array in place, divided into one equal part for each rank that shares the state; only this rank's part is
     /// valid afterwards. The sum is recorded unless there is only one rank. Called by the hook of [`Cx::backward`].
-    ///
-    /// # Errors
-    /// As [`Cx::all_reduce`].
     pub fn reduce_scatter(&self, whole: &tch::Tensor) -> Result<(), OpError> {
         self.run_collective(Op::ReduceScatter, &[whole])
     }
 
     /// Begins to gather a flat array on every rank that shares the state, from the part that each of them holds. Recorded unless there
     /// is only one rank.
-    ///
-    /// # Errors
-    /// As [`Cx::all_reduce`].
     pub fn all_gather(&self, whole: &tch::Tensor) -> Result<(), OpError> {
         self.run_collective(Op::AllGather, &[whole])
     }
 
     /// Makes the results of all collectives begun so far visible to later operations. Recorded where the step pauses here
     /// ([`Collectives::pauses`]).
-    ///
-    /// # Errors
-    /// When a collective failed or did not end in time.
     pub fn all_reduce_wait(&self) -> Result<(), OpError> {
         self.last.set(None);
         let pauses = self.collectives.is_some_and(Collectives::pauses);
@@ -275,9 +252,6 @@ impl<'p> Cx<'p> {
     }
 
     /// Sets gradients to 0. The operation is recorded.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn zero<'t>(&self, arrays: impl Iterator<Item = &'t tch::Tensor>) -> Result<(), OpError> {
         let arrays: Vec<Tensor> = arrays.map(|raw| self.opt_state(raw.shallow_clone())).collect();
         self.optim(|cx| call(cx, Op::Zero, &arrays.iter().collect::<Vec<_>>()).map(|_| ()))
@@ -358,7 +332,6 @@ impl<'p> Cx<'p> {
         self.training
     }
 
-    /// Device of the parameters.
     pub fn device(&self) -> Device {
         self.leaves.device()
     }
@@ -384,7 +357,6 @@ impl<'p> Cx<'p> {
         result
     }
 
-    /// Calls `f` with the program recorded so far.
     pub fn with_program<R>(&self, f: impl FnOnce(&Program) -> R) -> R {
         f(&self.state.borrow().program)
     }

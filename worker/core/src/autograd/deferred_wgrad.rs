@@ -26,14 +26,12 @@ type CallOperands<'t> = SmallVec<[&'t Tensor; 5]>;
 /// The operand of [`Op::LinearBackward`] that receives the weight's gradient.
 const DW: usize = 3;
 
-/// One deferred product.
 pub(super) struct DeferredProduct {
     pub(super) op: Op,
     pub(super) ins: SmallVec<[Tensor; 4]>,
     pub(super) scope: ScopeId,
 }
 
-/// The deferred products of one bucket.
 #[derive(Default)]
 pub(super) struct DeferredBucket {
     /// Products in the order of the walk.

@@ -29,9 +29,7 @@ const RECORDINGS: u32 = 2;
 /// How a step is executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
-    /// The code runs and is recorded.
     Tape,
-    /// The recorded plan runs.
     Plan,
     /// The captured graphs of the plan are launched.
     Graph,
@@ -51,7 +49,6 @@ impl Mode {
 /// Everything a step needs besides its code.
 pub struct Request<'a> {
     pub leaves: &'a dyn Leaves,
-    /// Seed of the random generator.
     pub seed: u64,
     pub step: u64,
     /// Chooses the kernels while recording. A plan keeps those it was recorded with.
@@ -74,6 +71,7 @@ pub struct StepOutput {
 }
 
 /// Replay state of the steps whose inputs have one shape.
+#[derive(Default)]
 struct ShapeState {
     metas: Vec<Meta>,
     hash: String,
@@ -88,13 +86,13 @@ struct ShapeState {
     trial: Trial,
 }
 
-/// How the steps of one shape are executed.
+#[derive(Default)]
 enum ReplayState {
     /// No plan exists: the code runs.
+    #[default]
     No,
     /// The plan runs; the number counts its runs.
     Plan(Box<Plan>, u32),
-    /// The graphs are launched.
     Graph(Box<Captured>),
 }
 
@@ -110,7 +108,7 @@ impl ShapeState {
         if !due || self.no_graph.is_some() {
             return;
         }
-        let ReplayState::Plan(plan, runs) = std::mem::replace(&mut self.ready, ReplayState::No) else { return };
+        let ReplayState::Plan(plan, runs) = std::mem::take(&mut self.ready) else { return };
         self.ready = match Captured::new(*plan, inputs, inside) {
             Ok(captured) => {
                 tracing::info!(graphs = captured.graphs(), "the step is captured");
@@ -140,10 +138,9 @@ impl ShapeState {
         self.trial = Trial::default();
     }
 
-    /// Drops graphs that were slower than their plan.
     fn drop_slower_graphs(&mut self) {
         let Some([record, graphs]) = self.trial.slower_graphs() else { return };
-        let ReplayState::Graph(captured) = std::mem::replace(&mut self.ready, ReplayState::No) else { return };
+        let ReplayState::Graph(captured) = std::mem::take(&mut self.ready) else { return };
         self.no_graph =
             Some(format!("a step takes {graphs:.2} ms as graphs and {record:.2} by its record, which runs"));
         self.ready = ReplayState::Plan(captured.into_plan(), RUNS_BEFORE_CAPTURE);
@@ -169,7 +166,6 @@ pub struct Executor {
     known: Vec<ShapeState>,
     /// [`Launcher::generation`] when the known steps were recorded.
     generation: u64,
-    /// Reasons that [`Self::new_fallback_reason`] has returned.
     reported: BTreeSet<String>,
 }
 
@@ -195,7 +191,7 @@ impl Executor {
         self.known.clear();
     }
 
-    /// Why steps are not replayed, or not captured, once that is known.
+    /// Why steps are not replayed or not captured, once that is known.
     pub fn fallback_reason(&self) -> Option<&str> {
         self.known.iter().find_map(ShapeState::fallback_reason).map(String::as_str)
     }
@@ -222,9 +218,6 @@ impl Executor {
     }
 
     /// Executes one step. `code` computes the outputs from the inputs; it is called unless a plan is ready.
-    ///
-    /// # Errors
-    /// Errors of the code, of a kernel or of a collective.
     pub fn step<E: From<OpError>>(
         &mut self,
         mut request: Request<'_>,
@@ -315,21 +308,7 @@ impl Executor {
             if self.known.len() == PLANS_MAX {
                 self.known.remove(0);
             }
-            let hash = String::new();
-            let ready = ReplayState::No;
-            let no_plan = None;
-            let no_graph = None;
-            let eager = None;
-            self.known.push(ShapeState {
-                metas,
-                hash,
-                times: 0,
-                ready,
-                no_plan,
-                no_graph,
-                eager,
-                trial: Trial::default(),
-            });
+            self.known.push(ShapeState { metas, ..ShapeState::default() });
         }
         let Some(known) = self.known.last_mut() else { return };
         known.times = if known.hash == hash { known.times + 1 } else { 1 };

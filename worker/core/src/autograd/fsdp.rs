@@ -41,9 +41,6 @@ pub struct ShardedBuffer {
 impl ShardedBuffer {
     /// Shards `whole`, which must own its storage, and frees its memory. `divided` is the range that the ranks hold in equal parts and
     /// `common` the one that all of them hold. Both, and `places`, are views of `whole`; the values at the places are kept.
-    ///
-    /// # Errors
-    /// When there is no memory for what is kept.
     pub fn new(whole: &Raw, divided: Option<Raw>, common: Option<Raw>, places: Vec<Raw>) -> Result<Self, TchError> {
         let keep = |place: Raw| duplicate(&place).map(|values| (place, values));
         let shards = places.into_iter().map(keep).collect::<Result<_, _>>()?;
@@ -58,17 +55,11 @@ impl ShardedBuffer {
     }
 
     /// Allocates uninitialised memory for the whole array, or frees it.
-    ///
-    /// # Errors
-    /// When there is no memory.
     pub fn set_allocated(&self, allocated: bool) -> Result<(), TchError> {
         renew_storage(&self.whole, allocated).map_err(|error| TchError::Torch(error.to_string()))
     }
 
     /// Allocates the whole array outside a step and fills it with this rank's shards and zeros elsewhere.
-    ///
-    /// # Errors
-    /// When there is no memory.
     pub fn fill(&self) -> Result<(), TchError> {
         self.set_allocated(true)?;
         tch::no_grad(|| {
@@ -201,9 +192,6 @@ impl Cx<'_> {
 
     /// Begins to sum a complete bucket of sharded gradients over the ranks, and accumulates the sums of the bucket before it. Called by
     /// the hook of [`Cx::backward`] in every micro-batch; `last` marks the last micro-batch of the step.
-    ///
-    /// # Errors
-    /// As [`Cx::all_reduce`].
     pub fn reduce_gradients(&self, grads: &dyn GradLeaves, bucket: BucketId, last: bool) -> Result<(), OpError> {
         self.unshard_gradients(grads, bucket)?;
         self.accumulate_reduced(grads, last)?;
@@ -220,9 +208,6 @@ impl Cx<'_> {
 
     /// Adds the sums that are in flight to this rank's shards. Called after [`Cx::backward`], too. In the `last` micro-batch the shards
     /// are then summed over the ranks that keep the same ones.
-    ///
-    /// # Errors
-    /// As [`Cx::all_reduce`].
     pub fn accumulate_reduced(&self, grads: &dyn GradLeaves, last: bool) -> Result<(), OpError> {
         let Some(bucket) = self.resident.borrow_mut().reducing.take() else { return Ok(()) };
         let array = &grads.sharded_buffers()[bucket.index()];
@@ -239,9 +224,6 @@ impl Cx<'_> {
     }
 
     /// Reshards all parameter arrays, once no later record of this step reads them.
-    ///
-    /// # Errors
-    /// As [`Cx::all_reduce`].
     pub fn reshard_parameters(&self) -> Result<(), OpError> {
         let unsharded = {
             let resident = &mut *self.resident.borrow_mut();

@@ -14,9 +14,7 @@ use crate::op::collective::{self, Collectives};
 use crate::op::row::Launch;
 use tch::Tensor as Raw;
 
-/// One step of a replay.
 enum ReplayStep {
-    /// Launches a graph.
     Launch(Graph),
     Collective(Op, Vec<Raw>),
     /// Runs the record of this number with these operands, into these results.
@@ -65,9 +63,6 @@ impl Captured {
     }
 
     /// Runs the step. The outputs are copies, since the next run overwrites the graphs' results.
-    ///
-    /// # Errors
-    /// Errors of the device or of a collective.
     pub(super) fn run(
         &mut self,
         inputs: &[Raw],
@@ -93,32 +88,30 @@ impl Captured {
             }
             Ok(self.outputs.iter().map(duplicate).collect::<Result<_, _>>()?)
         };
-        let made = go();
-        made.map_err(|kind| OpError { op: "graph", place: "top".to_owned(), kind: Box::new(kind) })
+        go().map_err(failed)
     }
+}
+
+fn failed(kind: impl Into<OpErrorKind>) -> OpError {
+    OpError { op: "graph", place: "top".to_owned(), kind: Box::new(kind.into()) }
 }
 
 type CapturedParts = (Vec<Raw>, Vec<Raw>, Vec<ReplayStep>);
 
 fn capture(plan: &mut Plan, inputs: &[Raw], inside: Option<&dyn Collectives>) -> Result<CapturedParts, OpError> {
     let _no_grad = NoGrad::enter();
-    let fail = |kind: OpErrorKind| OpError { op: "graph", place: "top".to_owned(), kind: Box::new(kind) };
-    let own = inputs.iter().map(duplicate).collect::<Result<Vec<_>, _>>();
-    let own = own.map_err(|error| fail(error.into()))?;
-    let pool = Pool::new().map_err(|error| fail(error.into()))?;
+    let own = inputs.iter().map(duplicate).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    let pool = Pool::new().map_err(failed)?;
     plan.bind(&own, 0)?;
     let mut parts = Vec::new();
     // A sharded array has another address later in the step.
-    let here = |operands: Vec<Raw>| {
-        let here = operands.iter().map(at_its_address).collect::<Result<Vec<_>, _>>();
-        here.map_err(|error| fail(error.into()))
-    };
+    let here = |operands: Vec<Raw>| operands.iter().map(at_its_address).collect::<Result<Vec<_>, _>>().map_err(failed);
     for piece in plan.pieces(inside.is_some()) {
         match piece {
             PlanPiece::Graph(range) => {
-                let capture = Capture::begin(pool).map_err(|error| fail(error.into()))?;
+                let capture = Capture::begin(pool).map_err(failed)?;
                 plan.run_range(range, inside, None)?;
-                parts.push(ReplayStep::Launch(capture.end().map_err(|error| fail(error.into()))?));
+                parts.push(ReplayStep::Launch(capture.end().map_err(failed)?));
             }
             PlanPiece::Collectives(range) => {
                 for at in range {
@@ -135,7 +128,7 @@ fn capture(plan: &mut Plan, inputs: &[Raw], inside: Option<&dyn Collectives>) ->
     let outputs = plan.take_outputs()?;
     if plan.launch_failed() {
         // The graph would contain the reference instead of the kernel, in every replay.
-        return Err(fail(OpErrorKind::NotCaptured));
+        return Err(failed(OpErrorKind::NotCaptured));
     }
     Ok((own, outputs, parts))
 }

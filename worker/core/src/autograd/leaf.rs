@@ -38,15 +38,10 @@ pub trait GradLeaves {
     fn count(&self) -> usize;
     /// The gradient slot of a parameter, in the parameter's shape.
     fn slot(&self, id: ParamId) -> &Tensor;
-    /// The bucket that holds a parameter's slot.
     fn bucket_of(&self, id: ParamId) -> BucketId;
     fn buckets(&self) -> usize;
-    /// The flat tensor of a bucket.
     fn flat(&self, bucket: BucketId) -> &Tensor;
     /// Returns the buckets without the slots of some parameters, as flat arrays.
-    ///
-    /// # Errors
-    /// What libtorch says.
     fn without(&self, ids: &[ParamId]) -> Result<Vec<Tensor>, TchError>;
     /// Returns the buckets as sharded arrays; empty if gradients are not sharded.
     fn sharded_buffers(&self) -> &[ShardedBuffer] {

@@ -46,7 +46,7 @@ impl Program {
 
     /// Bytes of a value made by a record; 0 for leaves.
     fn temp_bytes(&self, at: usize) -> u64 {
-        let value = self.at(at);
+        let value = &self.vals()[at];
         if value.role != Role::Temp {
             return 0;
         }

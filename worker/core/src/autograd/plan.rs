@@ -26,18 +26,14 @@ use tch::{Device, Tensor as Raw};
 /// Why a recorded step cannot be frozen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unplannable {
-    /// The context did not keep its leaves.
     #[error("the step was not recorded to be frozen")]
     NotKept,
-    /// A tensor was entered during the step.
     #[error(
         "an input of shape {shape:?} was entered during the step\nhint: declare it as an input of the step, or cx.constant() if it never changes"
     )]
     Input { shape: Vec<i64> },
-    /// A kernel that no longer exists.
     #[error("{op} was recorded with the kernel {kernel}, which its row does not have")]
     Kernel { op: &'static str, kernel: &'static str },
-    /// libtorch refused to make the random keys.
     #[error("the random keys could not be made: {0}")]
     Keys(String),
 }
@@ -47,7 +43,6 @@ pub struct ExecutedRecord<'a> {
     /// Position of the record in the program.
     pub at: usize,
     pub rec: &'a Rec,
-    /// Operands, after the run.
     pub ins: &'a [&'a Raw],
     pub outs: &'a [Raw],
 }
@@ -80,7 +75,6 @@ pub(super) enum PlanPiece {
 /// Most eager records of a captured step: with more of them, graphs gain nothing.
 const EAGER_MAX: usize = 64;
 
-/// A frozen step.
 pub struct Plan {
     program: Program,
     steps: Vec<Step>,
@@ -120,7 +114,6 @@ impl Plan {
         Ok(Self { program, steps, slots, inputs: inputs.to_vec(), outputs, keys, hash, kept, failed_launch })
     }
 
-    /// Hash of the recorded program.
     pub fn hash(&self) -> &str {
         &self.hash
     }
@@ -147,7 +140,6 @@ impl Plan {
         self.take_outputs()
     }
 
-    /// Binds the inputs and sets the step number.
     pub(super) fn bind(&mut self, inputs: &[Raw], step: u64) -> Result<(), OpError> {
         for (val, raw) in self.inputs.iter().zip(inputs) {
             self.slots[val.index()] = Some(raw.shallow_clone());
@@ -178,7 +170,6 @@ impl Plan {
         Ok(())
     }
 
-    /// Stores the results of record `at` in their slots.
     fn put(&mut self, at: usize, outs: Outs) {
         let first = self.program.recs()[at].first_out.index();
         for (i, raw) in outs.into_iter().enumerate() {

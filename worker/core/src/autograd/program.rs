@@ -22,12 +22,10 @@ pub enum Phase {
     Comm,
 }
 
-/// Properties of a value.
 #[derive(Debug, Clone)]
 pub struct ValMeta {
     pub meta: Meta,
     pub role: Role,
-    /// Whether a gradient flows through it.
     pub requires_grad: bool,
 }
 
@@ -39,7 +37,6 @@ pub struct Rec {
     /// The first result; the others have the numbers after it.
     pub first_out: Val,
     pub outs: u32,
-    /// The kernel that ran it.
     pub kernel: &'static str,
     pub phase: Phase,
     pub scope: ScopeId,
@@ -85,10 +82,6 @@ impl Program {
         &self.vals[val.0 as usize]
     }
 
-    pub(super) fn at(&self, index: usize) -> &ValMeta {
-        &self.vals[index]
-    }
-
     /// Returns the properties of all values, by number.
     pub fn vals(&self) -> &[ValMeta] {
         &self.vals
@@ -98,7 +91,6 @@ impl Program {
         self.vals.len()
     }
 
-    /// Returns the records in the order of execution.
     pub fn recs(&self) -> &[Rec] {
         &self.recs
     }
@@ -113,13 +105,11 @@ impl Program {
         self.scopes.paths()
     }
 
-    /// Returns the number of floating-point operations of all records.
     pub fn flops(&self) -> u64 {
         self.recs.iter().map(|rec| self.cost(rec)).sum()
     }
 
-    /// Returns the number of floating-point operations of one record.
-    pub(super) fn cost(&self, rec: &Rec) -> u64 {
+    pub(crate) fn cost(&self, rec: &Rec) -> u64 {
         let ins: SmallVec<[&Meta; 4]> = rec.ins.iter().map(|v| &self.val(*v).meta).collect();
         let outs: SmallVec<[Meta; 2]> = rec.outs().map(|v| self.val(v).meta.clone()).collect();
         (rec.op.row().flops)(&rec.op, &ins, &outs)

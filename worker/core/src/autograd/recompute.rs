@@ -38,7 +38,6 @@ impl RecomputeSegment {
     }
 }
 
-/// A segment that is being recorded.
 pub(super) struct OpenSegment {
     first_value: usize,
     border: Vec<Tensor>,
@@ -59,9 +58,6 @@ impl OpenSegment {
 impl Cx<'_> {
     /// Runs `part`. Where this step saves memory (see [`Cx::set_recompute`]), the values saved for the backward pass are dropped and
     /// recomputed. Parts do not nest: an inner one belongs to the outer one.
-    ///
-    /// # Errors
-    /// Those of `part`.
     pub fn part<R>(&self, part: impl FnOnce(&Self) -> Result<R, OpError>) -> Result<R, OpError> {
         if self.recompute.get() { self.recompute_part(part) } else { part(self) }
     }
@@ -72,9 +68,6 @@ impl Cx<'_> {
     }
 
     /// Does what [`Cx::part`] does in every step, even if the step does not save memory elsewhere.
-    ///
-    /// # Errors
-    /// Those of `part`.
     pub fn recompute_part<R>(&self, part: impl FnOnce(&Self) -> Result<R, OpError>) -> Result<R, OpError> {
         if !self.taping.get() || self.state.borrow().open.is_some() {
             return part(self);

@@ -20,7 +20,6 @@ struct Scope {
     children: SmallVec<[u32; 4]>,
 }
 
-/// The tree of scopes of one program.
 #[derive(Debug)]
 pub(super) struct Scopes(Vec<Scope>);
 

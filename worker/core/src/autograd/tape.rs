@@ -81,7 +81,6 @@ struct PendingBuckets<'a, 'b, 'p> {
     cx: &'a Cx<'p>,
     pending: Vec<u32>,
     waiting: Vec<u32>,
-    /// Number of incomplete buckets.
     open: usize,
     grads: &'a dyn GradLeaves,
     deferred: &'a DeferredWgrad,
@@ -145,7 +144,6 @@ impl PendingBuckets<'_, '_, '_> {
     }
 }
 
-/// Emits the records of reverse rules.
 struct Emitter<'a, 'p> {
     cx: &'a Cx<'p>,
     grads: &'a dyn GradLeaves,
@@ -216,24 +214,11 @@ impl Cx<'_> {
     /// # Errors
     /// When the loss is not a scalar or depends on nothing, when a saved tensor was written since the forward pass, or when the hook fails.
     pub fn backward(&self, loss: &Tensor, grads: &dyn GradLeaves, on_ready: OnReady<'_>) -> Result<(), OpError> {
-        self.walk(loss, grads, on_ready, &[]).map(|_| ())
+        self.backward_to(loss, grads, on_ready, &[]).map(|_| ())
     }
 
     /// [`Cx::backward`] that also returns the gradients of `wanted` variables, `None` where the loss does not depend on one.
-    ///
-    /// # Errors
-    /// As [`Cx::backward`].
     pub fn backward_to(
-        &self,
-        loss: &Tensor,
-        grads: &dyn GradLeaves,
-        on_ready: OnReady<'_>,
-        wanted: &[&Tensor],
-    ) -> Result<Vec<Option<tch::Tensor>>, OpError> {
-        self.walk(loss, grads, on_ready, wanted)
-    }
-
-    fn walk(
         &self,
         loss: &Tensor,
         grads: &dyn GradLeaves,
@@ -267,30 +252,21 @@ impl Cx<'_> {
         let nodes = std::mem::take(&mut self.state.borrow_mut().nodes);
         let reach = self.reach(&nodes, loss, grads);
         let blank = if self.stale.take() { self.clear(grads, &reach)? } else { vec![false; grads.count()] };
-        let mut waiting = vec![0; grads.buckets()];
+        let open = grads.buckets();
+        let mut waiting = vec![0; open];
         let ids = || (0..grads.count() as u32).map(ParamId);
         ids().for_each(|id| waiting[grads.bucket_of(id).index()] += 1);
         let idle: Vec<ParamId> = ids().filter(|id| reach.pending[id.index()] == 0).collect();
-        let deferred = DeferredWgrad::new(&reach.deferred);
+        let deferred = &DeferredWgrad::new(&reach.deferred);
         let pending = reach.pending;
-        let open = grads.buckets();
-        let flats = (0..grads.buckets() as u32).map(|bucket| grads.flat(BucketId(bucket)));
+        let flats = (0..open as u32).map(|bucket| grads.flat(BucketId(bucket)));
         let measured = self.norms_of(flats).is_some();
-        let mut ready = PendingBuckets {
-            cx: self,
-            pending,
-            waiting,
-            open,
-            grads,
-            deferred: &deferred,
-            on_ready,
-            measured,
-            small: Vec::new(),
-        };
+        let small = Vec::new();
+        let mut ready = PendingBuckets { cx: self, pending, waiting, open, grads, deferred, on_ready, measured, small };
         idle.into_iter().try_for_each(|id| ready.param_ready(id))?;
         let blank = RefCell::new(blank);
         let slots = RefCell::new(vec![None; grads.count()]);
-        let emitter = Emitter { cx: self, grads, deferred: &deferred, blank, slots };
+        let emitter = Emitter { cx: self, grads, deferred, blank, slots };
         let mut slots: Vec<Option<Tensor>> = vec![None; reach.reached.len()];
         slots[loss.val().0 as usize] = Some(self.seed(loss)?);
         if let Some(id) = emitter.param_of(loss.val()) {
@@ -310,9 +286,6 @@ impl Cx<'_> {
     }
 
     /// Clears the gradients if [`Cx::clear_gradients`] left that to a backward pass which did not run.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn clear_stale_gradients(&self, grads: &dyn GradLeaves) -> Result<(), OpError> {
         if !self.stale.take() {
             return Ok(());
@@ -452,7 +425,6 @@ impl Cx<'_> {
         Ok(())
     }
 
-    /// Returns for each operand whether it requires a gradient.
     fn needs(&self, rec: &Rec) -> SmallVec<[bool; 8]> {
         self.with_program(|p| rec.ins.iter().map(|v| p.val(*v).requires_grad).collect())
     }

@@ -15,7 +15,6 @@ const QUICKER_MIN: f64 = 1.1;
 
 type EventPair = (Event, Event);
 
-/// Event pairs of the timed runs so far.
 #[derive(Debug, Default)]
 pub(super) struct Trial {
     record: Vec<EventPair>,

@@ -21,9 +21,6 @@ pub fn is_aligned(width: i64, kind: Kind) -> bool {
 
 /// Returns an uninitialised tensor of `shape` with aligned rows along the last axis: a view of wider rows where dense ones are not
 /// aligned.
-///
-/// # Errors
-/// Errors of libtorch, e.g. no memory.
 pub fn empty(shape: &[i64], kind: Kind, device: Device) -> Result<Tensor, TchError> {
     let width = shape.last().copied().unwrap_or(1);
     if is_aligned(width, kind) || shape.contains(&0) {
@@ -35,9 +32,6 @@ pub fn empty(shape: &[i64], kind: Kind, device: Device) -> Result<Tensor, TchErr
 }
 
 /// Returns an uninitialised tensor, with aligned rows as [`empty`] if it is large, else dense.
-///
-/// # Errors
-/// As [`empty`].
 pub fn large(shape: &[i64], kind: Kind, device: Device) -> Result<Tensor, TchError> {
     if shape.iter().product::<i64>() < LARGE {
         return Tensor::f_empty(shape, (kind, device));
@@ -59,17 +53,11 @@ fn matrix_shape(x: &Tensor) -> [i64; 2] {
 }
 
 /// Returns `x` (…, K) as a matrix (rows, K) with dense rows at a constant distance: a view where one exists, else a copy.
-///
-/// # Errors
-/// As [`empty`].
 pub fn rows(x: &Tensor) -> Result<Tensor, TchError> {
     viewed(x).map_or_else(|| x.f_contiguous()?.f_view(matrix_shape(x)), Ok)
 }
 
 /// Returns `x` (…, K) as a matrix (rows, K) with aligned rows: a view where one exists, else a copy.
-///
-/// # Errors
-/// As [`empty`].
 pub fn matrix(x: &Tensor) -> Result<Tensor, TchError> {
     let aligned = |rows: &Tensor| {
         let begins = (rows.data_ptr() as usize).is_multiple_of(ROW_BYTES as usize);

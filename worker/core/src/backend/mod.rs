@@ -16,9 +16,6 @@ pub mod torch;
 use smallvec::SmallVec;
 
 /// Returns a copy of a tensor in memory of its own, with the same layout and without gradient history.
-///
-/// # Errors
-/// Errors of libtorch, e.g. no memory.
 pub fn duplicate(tensor: &tch::Tensor) -> Result<tch::Tensor, tch::TchError> {
     tch::no_grad(|| {
         let mut copy = tensor.f_empty_like()?;

@@ -40,11 +40,7 @@ pub enum Cause {
     /// A kernel, which is in quarantine from now on.
     Kernel(KernelFault),
     /// A leaf that is not finite: data or a weight.
-    Operand {
-        /// Position of the operand.
-        operand: usize,
-        rows: NonfiniteRows,
-    },
+    Operand { operand: usize, rows: NonfiniteRows },
     /// The operands are finite and the result is not: the numbers have grown too large.
     Result {
         /// Such rows of the result.
@@ -61,7 +57,6 @@ pub struct Finding {
     pub cause: Cause,
 }
 
-/// An operation whose results are not finite.
 #[derive(Debug)]
 struct NonfiniteOp {
     op: &'static str,
@@ -70,7 +65,6 @@ struct NonfiniteOp {
     outs: NonfiniteRows,
 }
 
-/// The launcher of a replay.
 pub struct Bisect<'m> {
     manager: &'m Manager,
     calls: Cell<usize>,

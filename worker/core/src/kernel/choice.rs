@@ -30,7 +30,6 @@ enum KernelChoice {
     Unchecked(&'static Kernel),
 }
 
-/// Outcome of one attempt to run a kernel.
 enum Attempt {
     Ran(Outs, &'static str),
     Failed(OpErrorKind),
@@ -56,8 +55,7 @@ impl Manager {
             kernels.into()
         });
         let tried = Rc::clone(tried);
-        let mut known =
-            SignatureChoice { op: row.name, kernel: None, calls: 1, passed_over: SmallVec::new(), until: u64::MAX };
+        let mut known = SignatureChoice::new(row.name, None, 1);
         for kernel in tried.iter() {
             if failed.iter().any(|other| std::ptr::eq(*other, *kernel)) {
                 continue;
@@ -116,7 +114,7 @@ impl Manager {
             FirstUse::NoRoom => {
                 let outs = (op.row().launch)(op, l)?;
                 let passed_over = smallvec![(kernel.id, "there is no memory to compare it")];
-                let known = SignatureChoice { op: op.name(), kernel: None, calls: 1, passed_over, until: u64::MAX };
+                let known = SignatureChoice { passed_over, ..SignatureChoice::new(op.name(), None, 1) };
                 self.state.borrow_mut().remember(sig, known);
                 Ok(Attempt::Ran(outs, PLAIN))
             }

@@ -45,9 +45,6 @@ fn pieces(tensor: &Tensor) -> Result<Vec<Tensor>, OpErrorKind> {
 
 /// Returns the fault of the results `found`, given the reference's results `expected` and the operands of both; `None` when all are
 /// within the tolerance.
-///
-/// # Errors
-/// Errors of libtorch, e.g. when the device does not answer any more.
 pub(super) fn fault(
     tolerance: Tolerance,
     found: &[&Tensor],
@@ -68,9 +65,6 @@ pub(super) fn fault(
 }
 
 /// Whether two runs gave the same bits; a NaN equals a NaN.
-///
-/// # Errors
-/// Errors of libtorch.
 pub(super) fn same(one: &[&Tensor], other: &[&Tensor]) -> Result<bool, OpErrorKind> {
     for (one, other) in one.iter().zip(other) {
         if one.size() != other.size() {
@@ -93,9 +87,6 @@ pub(super) fn same(one: &[&Tensor], other: &[&Tensor]) -> Result<bool, OpErrorKi
 }
 
 /// Whether every element of every floating tensor is finite.
-///
-/// # Errors
-/// Errors of libtorch.
 pub(super) fn all_finite(tensors: &[&Tensor]) -> Result<bool, OpErrorKind> {
     for tensor in tensors.iter().filter(|tensor| tensor.is_floating_point()) {
         for piece in pieces(tensor)? {
@@ -108,9 +99,6 @@ pub(super) fn all_finite(tensors: &[&Tensor]) -> Result<bool, OpErrorKind> {
 }
 
 /// Whether every element is 0, which makes a comparison inconclusive.
-///
-/// # Errors
-/// Errors of libtorch.
 pub(super) fn all_zero(tensors: &[&Tensor]) -> Result<bool, OpErrorKind> {
     for tensor in tensors {
         if truth(&readable(tensor)?.f_any()?)? {

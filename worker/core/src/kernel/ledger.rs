@@ -5,7 +5,6 @@
 use enn_common::kernels::{OpKernels, REASONS_MAX};
 use std::collections::BTreeMap;
 
-/// Counts since the last report.
 #[derive(Debug, Default)]
 pub(super) struct KernelLedger {
     ops: BTreeMap<&'static str, OpKernels>,

@@ -19,7 +19,6 @@ use super::{Extra, Intents, KernelNameError, NoIntents};
 use crate::op::Op;
 use crate::op::row::{Kernel, Launch, OpRow, PLAIN};
 use enn_common::kernels::{Fault, KernelFault, OpKernels, Quarantined};
-use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
@@ -29,17 +28,10 @@ pub enum KernelEvent {
     /// A kernel was wrong, slow, or could not run.
     Faulted(KernelFault),
     /// A kernel was tried again after its cool-down and was right.
-    Recovered {
-        op: &'static str,
-        kernel: &'static str,
-        sig: u64,
-        /// Number of optimizer steps done.
-        step: u64,
-    },
+    Recovered { op: &'static str, kernel: &'static str, sig: u64, step: u64 },
 }
 
 impl KernelEvent {
-    /// Returns the fault, if the event is one.
     pub fn into_fault(self) -> Option<KernelFault> {
         match self {
             Self::Faulted(fault) => Some(fault),
@@ -48,7 +40,6 @@ impl KernelEvent {
     }
 }
 
-/// Kernel settings of the configuration.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     /// Kernels in the order in which they are tried, by operation, its short name "attention", or both.
@@ -172,7 +163,6 @@ impl Manager {
         self.changed();
     }
 
-    /// Faults and recoveries since the last call.
     pub fn take_events(&self) -> Vec<KernelEvent> {
         std::mem::take(&mut self.state.borrow_mut().events)
     }
@@ -234,14 +224,7 @@ impl Manager {
     fn choose_always(&self, kernel: &'static Kernel, row: &'static OpRow, sig: OperandSignature, calls: u64) {
         let mut state = self.state.borrow_mut();
         state.ledger.checked(row.name, kernel.id);
-        let known = SignatureChoice {
-            op: row.name,
-            kernel: Some(kernel),
-            calls,
-            passed_over: SmallVec::new(),
-            until: u64::MAX,
-        };
-        state.remember(sig, known);
+        state.remember(sig, SignatureChoice::new(row.name, Some(kernel), calls));
         let settled = state.settle(sig);
         drop(state);
         if settled {

@@ -65,7 +65,6 @@ impl std::fmt::Debug for Extra {
 /// Log of first launches: a kernel's first launch on operands of a signature is noted beforehand, so that the cause is known if the
 /// process dies.
 pub trait Intents {
-    /// Notes that a kernel is about to run.
     fn open(&self, intent: &Intent);
     /// Notes that the kernel ran and that the device still answers.
     fn close(&self);

@@ -8,23 +8,12 @@ use std::collections::BTreeMap;
 /// A configured name that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KernelNameError {
-    /// The operation does not exist, or has only its plain reference.
     #[error(
         "kernels.{key}: no operation of this worker with a choice of kernels has that name\n  hint: there are {known}"
     )]
-    Operation {
-        key: String,
-        /// Operations with a choice of kernels.
-        known: String,
-    },
-    /// The operation has no such kernel.
+    Operation { key: String, known: String },
     #[error("kernels.{key}: \"{found}\" is no kernel of it\n  hint: there are {known}")]
-    Kernel {
-        key: String,
-        found: String,
-        /// Kernels of the operation.
-        known: String,
-    },
+    Kernel { key: String, found: String, known: String },
 }
 
 /// Returns all operations with their kernels, including the user's own.

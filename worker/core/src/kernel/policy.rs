@@ -18,10 +18,8 @@ const DOUBLINGS_MAX: u32 = 10;
 /// A second name of the plain reference in a configured order.
 const PLAIN_ALIAS: &str = "math";
 
-/// State of a kernel's circuit breaker at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BreakerState {
-    /// The kernel may run.
     Closed,
     /// The kernel is passed over until this step; `None` means for good.
     Open(Option<u64>),

@@ -43,13 +43,11 @@ pub(super) enum Unsettled {
     NotFinite,
 }
 
-/// Copies of the operands that a call writes.
 pub(super) struct Copied {
     own: SmallVec<[(usize, Tensor); 4]>,
 }
 
 impl Copied {
-    /// Copies what `op` writes.
     pub(super) fn of(op: &Op, l: &Launch<'_>) -> Result<Self, OpErrorKind> {
         let mut own = SmallVec::new();
         for (index, tensor) in l.ins.iter().enumerate().filter(|(index, _)| op.writes(*index)) {
@@ -67,7 +65,6 @@ impl Copied {
         ins
     }
 
-    /// Restores the call's operands from the copies.
     pub(super) fn restore(&self, l: &Launch<'_>) -> Result<(), OpErrorKind> {
         for (index, copy) in &self.own {
             l.at(*index).shallow_clone().f_copy_(copy)?;

@@ -19,9 +19,6 @@ const LOST_MIN: u64 = 50_000;
 pub(super) type SpeedTest = fn(&Kernel, &Op, &Launch<'_>) -> Result<Option<Fault>, OpErrorKind>;
 
 /// Returns a fault if `kernel` is much slower than the reference. The timed runs write the operands that the call writes.
-///
-/// # Errors
-/// Errors of the launches and of the device.
 pub(super) fn slow(kernel: &Kernel, op: &Op, l: &Launch<'_>) -> Result<Option<Fault>, OpErrorKind> {
     if !l.ins.iter().any(|tensor| tensor.device().is_cuda()) {
         return Ok(None);

@@ -19,17 +19,22 @@ const SIGNATURES_MAX: usize = 4096;
 /// Most faults and recoveries that wait to be reported.
 const EVENTS_MAX: usize = 256;
 
-/// The choice for a signature.
 pub(super) struct SignatureChoice {
     pub(super) op: &'static str,
     /// The kernel; `None` for the plain reference.
     pub(super) kernel: Option<&'static Kernel>,
     /// Calls since the last report.
     pub(super) calls: u64,
-    /// Kernels that were passed over, with the reasons.
     pub(super) passed_over: SmallVec<[(&'static str, &'static str); 1]>,
     /// The step at which the choice is made again.
     pub(super) until: u64,
+}
+
+impl SignatureChoice {
+    /// Returns a choice that stands, without kernels that were passed over.
+    pub(super) fn new(op: &'static str, kernel: Option<&'static Kernel>, calls: u64) -> Self {
+        Self { op, kernel, calls, passed_over: SmallVec::new(), until: u64::MAX }
+    }
 }
 
 /// Inconclusive comparisons of a signature.
@@ -80,7 +85,7 @@ impl ManagerState {
             self.unsettled.clear();
         }
         if let Some(before) = self.known.insert(sig, known) {
-            self.ledger_of(&before);
+            note(&mut self.ledger, &before);
         }
     }
 
@@ -93,7 +98,7 @@ impl ManagerState {
 
     pub(super) fn forget(&mut self, sig: OperandSignature) {
         if let Some(before) = self.known.remove(&sig) {
-            self.ledger_of(&before);
+            note(&mut self.ledger, &before);
         }
     }
 
@@ -104,10 +109,6 @@ impl ManagerState {
             note(ledger, known);
             known.calls = 0;
         }
-    }
-
-    pub(super) fn ledger_of(&mut self, known: &SignatureChoice) {
-        note(&mut self.ledger, known);
     }
 
     pub(super) fn tell(&mut self, events: KernelEvent) {

@@ -7,7 +7,7 @@ use crate::autograd::{BucketId, GradLeaves, ParamId, ShardedBuffer};
 use tch::{TchError, Tensor};
 
 /// Gradients of all parameters; each parameter's gradient is a view into its bucket.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct GradBuckets {
     flats: Vec<Tensor>,
     views: Vec<Tensor>,
@@ -20,19 +20,9 @@ pub struct GradBuckets {
 impl GradBuckets {
     /// Creates an empty set, for models without gradients.
     pub fn none() -> Self {
-        Self {
-            flats: Vec::new(),
-            views: Vec::new(),
-            layout: Layout::default(),
-            sharded: ShardedStorage::default(),
-            moved: Vec::new(),
-        }
+        Self::default()
     }
 
-    /// Allocates zeroed storage for the gradients of `params`.
-    ///
-    /// # Errors
-    /// Errors of libtorch, such as exhausted memory.
     pub fn new(params: &Params) -> Result<Self, TchError> {
         let flats = params.zeros_like_flats()?;
         let layout = params.layout().clone();
@@ -44,9 +34,6 @@ impl GradBuckets {
 
     /// Allocates zeroed storage for this rank's share of the gradients of `params`. The memory of whole buckets is
     /// allocated only during a step, and for at most one bucket at a time before that.
-    ///
-    /// # Errors
-    /// As [`GradBuckets::new`].
     pub fn sharded(params: &Params, share: Share) -> Result<Self, TchError> {
         let layout = params.layout().clone();
         let mut flats = Vec::new();
@@ -66,16 +53,12 @@ impl GradBuckets {
         Ok(Self { flats, views, layout, sharded: ShardedStorage::new(buffers), moved })
     }
 
-    /// Whether there are no gradients.
     pub fn is_none(&self) -> bool {
         self.flats.is_empty()
     }
 
     /// Asks `place` for other storage, bucket by bucket, and moves to it, or back to own storage where `place` returns
     /// `None`. The contents of the buckets are lost; the new storage must hold zeros.
-    ///
-    /// # Errors
-    /// Errors of `place` and of libtorch.
     pub fn move_to<E: From<TchError>>(
         &mut self,
         params: &Params,
@@ -97,17 +80,10 @@ impl GradBuckets {
     }
 
     /// Allocates the memory of sharded buckets.
-    ///
-    /// # Errors
-    /// When there is no memory.
     pub fn fill(&mut self) -> Result<(), TchError> {
         self.sharded.fill()
     }
 
-    /// Frees the memory of sharded buckets.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn empty(&mut self) -> Result<(), TchError> {
         self.sharded.empty()
     }
@@ -118,9 +94,6 @@ impl GradBuckets {
     }
 
     /// Sets all gradients to 0. This is done before each optimizer step, not between accumulated micro-batches.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn zero(&mut self) -> Result<(), TchError> {
         self.flats.iter_mut().try_for_each(|flat| flat.f_zero_().map(|_| ()))
     }

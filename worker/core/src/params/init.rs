@@ -41,7 +41,6 @@ impl SplitMix {
 }
 
 impl Init {
-    /// Returns `count` values for the parameter at `path`.
     pub(super) fn values(&self, count: usize, seed: u64, path: &str) -> Vec<f32> {
         let digest = blake3::hash(path.as_bytes());
         let mut stream = [0; 8];

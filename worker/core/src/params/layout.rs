@@ -12,7 +12,6 @@ const LAST_BUCKET_BYTES: i64 = 16 << 20;
 /// Alignment of each parameter in elements: 64 bytes of f32.
 const ALIGN: i64 = 16;
 
-/// Position of one parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slot {
     pub(super) bucket: u32,
@@ -35,9 +34,7 @@ pub struct Segment {
 /// ordered by rank; the elements behind the last part, fewer than ranks times 16, belong to all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
-    /// Index of this rank.
     pub rank: u32,
-    /// Number of ranks.
     pub world: u32,
 }
 
@@ -57,9 +54,6 @@ impl Share {
 
     /// Splits an array into the section that is divided between the ranks and the section that belongs to all; `None`
     /// for an empty section. With [`Share::WHOLE`] everything belongs to all.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn split(self, whole: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>), TchError> {
         let len = whole.numel() as i64;
         let end = if self == Self::WHOLE { 0 } else { self.divided(len) };
@@ -74,7 +68,6 @@ pub struct Run {
     pub bucket: BucketId,
     /// Offset of the first element in the bucket.
     pub start: i64,
-    /// Number of elements.
     pub len: i64,
     /// Whether all ranks keep the range.
     pub common: bool,
@@ -168,14 +161,8 @@ impl Layout {
         (0..).map(BucketId).zip(flats).map(|(bucket, flat)| self.shard_buffer(share, bucket, flat)).collect()
     }
 
-    /// Returns the number of buckets.
     pub fn buckets(&self) -> usize {
         self.lens.len()
-    }
-
-    /// Returns the length of a bucket in elements, including padding.
-    pub fn bucket_len(&self, bucket: BucketId) -> i64 {
-        self.lens[bucket.index()]
     }
 
     /// Returns bucket, first element and number of elements of a parameter.

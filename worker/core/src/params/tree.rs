@@ -8,7 +8,6 @@ use enn_common::config::train::BUCKET_MIB;
 use std::collections::HashMap;
 use tch::{Device, Kind, TchError, Tensor};
 
-/// Optimizer group of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Group {
     /// Parameters with weight decay: matrices.
@@ -25,7 +24,6 @@ struct Declared {
     group: Group,
 }
 
-/// Collects declarations in order.
 #[derive(Debug)]
 pub struct ParamBuilder {
     scope: Vec<String>,
@@ -40,7 +38,6 @@ impl Default for ParamBuilder {
 }
 
 impl ParamBuilder {
-    /// Creates a builder without declarations.
     pub fn new() -> Self {
         Self::default()
     }
@@ -80,17 +77,11 @@ impl ParamBuilder {
     }
 
     /// Allocates the f32 masters on `device`. The values depend on the seed and the paths only.
-    ///
-    /// # Errors
-    /// Errors of libtorch, such as exhausted memory.
     pub fn build(self, seed: u64, device: Device) -> Result<Params, TchError> {
         self.build_kind(seed, device, Kind::Float)
     }
 
     /// Runs [`ParamBuilder::build`] with another dtype; `Double` is for gradient checks.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn build_kind(self, seed: u64, device: Device, kind: Kind) -> Result<Params, TchError> {
         let numel = |d: &Declared| d.shape.iter().product::<i64>();
         let layout =
@@ -106,17 +97,8 @@ impl ParamBuilder {
         }
         let index = self.declared.iter().enumerate().map(|(i, d)| (d.path.clone(), ParamId(i as u32))).collect();
         let (names, groups) = self.declared.into_iter().map(|d| (d.path, d.group)).unzip();
-        Ok(Params {
-            names,
-            groups,
-            views,
-            flats,
-            shadows: None,
-            layout,
-            index,
-            device,
-            sharded: ShardedStorage::default(),
-        })
+        let sharded = ShardedStorage::default();
+        Ok(Params { names, groups, views, flats, shadows: None, layout, index, device, sharded })
     }
 }
 
@@ -142,36 +124,28 @@ struct Shadows {
     flats: Vec<Tensor>,
 }
 
-/// Errors of loading tensors into the tree.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// Names or shapes differ.
     #[error("missing: [{}]; unexpected: [{}]; other shape: [{}]\nhint: these are the weights of another model", missing.join(", "), unexpected.join(", "), reshaped.join(", "))]
     Differs {
-        /// Parameters without a tensor.
         missing: Vec<String>,
-        /// Tensors without a parameter.
         unexpected: Vec<String>,
         /// Tensors whose shape is not the parameter's, with both shapes.
         reshaped: Vec<String>,
     },
-    /// libtorch refused a copy.
     #[error("copy of {path} failed: {source}")]
     Copy { path: String, source: TchError },
 }
 
 impl Params {
-    /// Returns the number of parameters (tensors).
     pub fn len(&self) -> usize {
         self.views.len()
     }
 
-    /// Whether the tree has no parameters.
     pub fn is_empty(&self) -> bool {
         self.views.is_empty()
     }
 
-    /// Returns all ids, in the order of declaration.
     pub fn ids(&self) -> impl Iterator<Item = ParamId> + use<> {
         (0..self.views.len() as u32).map(ParamId)
     }
@@ -194,7 +168,6 @@ impl Params {
         &self.names[id.index()]
     }
 
-    /// Returns the parameter with this dotted path.
     pub fn by_name(&self, path: &str) -> Option<ParamId> {
         self.index.get(path).copied()
     }
@@ -220,9 +193,6 @@ impl Params {
 
     /// Returns a view, in the shape of the parameter, into a flat tensor with the length of its bucket, such as moments
     /// or averages.
-    ///
-    /// # Errors
-    /// Errors of libtorch, when the tensor is shorter.
     pub fn view_of(&self, id: ParamId, flat: &Tensor) -> Result<Tensor, TchError> {
         let slot = self.layout.slots[id.index()];
         flat.f_narrow(0, slot.start, slot.len)?.f_view(self.views[id.index()].size().as_slice())
@@ -230,9 +200,6 @@ impl Params {
 
     /// Keeps a copy of every parameter in a low-precision dtype, which autocast uses instead of the master. The copy
     /// begins with the current values; the optimizer writes it with the parameter.
-    ///
-    /// # Errors
-    /// Errors of libtorch, such as exhausted memory.
     pub fn keep_shadows(&mut self, kind: Kind) -> Result<(), TchError> {
         let flats = self.flats.iter().map(|flat| Tensor::f_zeros(flat.size(), (kind, self.device)));
         let flats = flats.collect::<Result<Vec<_>, _>>()?;
@@ -244,9 +211,6 @@ impl Params {
 
     /// Updates the low-precision copies, if there are any, from the masters. Must be called after weights were written
     /// by anything but the optimizer.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn refresh_shadows(&self) -> Result<(), TchError> {
         let Some(shadows) = &self.shadows else { return Ok(()) };
         let kept = self.kept(true).into_iter().zip(self.kept(false));
@@ -265,9 +229,6 @@ impl Params {
 
     /// Shards masters and copies: this rank keeps only its share, and whole arrays are allocated during a step, or
     /// between [`Params::fill`] and [`Params::empty`].
-    ///
-    /// # Errors
-    /// When there is no memory for the share.
     pub fn shard(&mut self, share: Share) -> Result<(), TchError> {
         let mut buffers = self.layout.shard_buffers(share, &self.flats)?;
         if let Some(shadows) = &self.shadows {
@@ -278,17 +239,10 @@ impl Params {
     }
 
     /// Allocates whole sharded arrays: this rank's share is in its place, and the rest must be gathered.
-    ///
-    /// # Errors
-    /// When there is no memory.
     pub fn fill(&mut self) -> Result<(), TchError> {
         self.sharded.fill()
     }
 
-    /// Frees the memory of whole sharded arrays.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn empty(&mut self) -> Result<(), TchError> {
         self.sharded.empty()
     }
@@ -310,9 +264,6 @@ impl Params {
     }
 
     /// Returns new zero tensors of the buckets' lengths, for moments and the like.
-    ///
-    /// # Errors
-    /// Errors of libtorch, such as exhausted memory.
     pub fn zeros_like_flats(&self) -> Result<Vec<Tensor>, TchError> {
         self.flats.iter().map(Tensor::f_zeros_like).collect()
     }

@@ -51,7 +51,6 @@ impl Autocast {
         }
     }
 
-    /// Whether a scope runs in f32.
     pub fn is_full(&self, path: &str) -> bool {
         self.full.iter().any(|place| covers(place, path))
     }

@@ -22,7 +22,6 @@ pub enum Format {
     Fp32,
     /// IEEE single, products of 10-bit mantissas.
     Tf32,
-    /// Products in bfloat16.
     Bf16,
     /// IEEE half products and a loss scale.
     Fp16,
@@ -74,7 +73,6 @@ pub enum Support {
     Cuda(u32, u32),
 }
 
-/// Why a format was taken.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reason {
     /// The configuration names it.
@@ -93,7 +91,6 @@ pub enum Reason {
     },
     /// Other ranks have other devices, and all of them have this format.
     Ranks,
-    /// The wanted format failed its test on this device.
     SelfTest {
         wanted: Format,
         /// Relative error against the reference; infinite when it did not run.
@@ -130,7 +127,6 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A format and why it was taken.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FormatChoice {
     pub format: Format,

@@ -12,11 +12,9 @@ use tch::{Device, Kind, TchError, Tensor};
 /// Settings of the dynamic loss scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScaleSettings {
-    /// Scale at the start.
     pub start: f64,
     /// Factor after `interval` good steps in a row.
     pub growth: f64,
-    /// Factor after a bad step.
     pub backoff: f64,
     /// Good steps before the scale grows.
     pub interval: i64,
@@ -49,10 +47,6 @@ pub struct LossScale {
 }
 
 impl LossScale {
-    /// Returns a loss scale at its initial value.
-    ///
-    /// # Errors
-    /// Errors of libtorch, e.g. no memory.
     pub fn new(settings: ScaleSettings, device: Device) -> Result<Self, TchError> {
         let scale = Tensor::f_full([0i64; 0], settings.start, (Kind::Float, device))?;
         let good = Tensor::f_zeros([0i64; 0], (Kind::Int, device))?;

@@ -1,4 +1,4 @@
-//! Capabilities of the device, and libtorch's own TF32 switch.
+//! Capabilities of the device.
 
 use super::decide::Support;
 use crate::backend::torch::{ShimError, safe};
@@ -16,12 +16,4 @@ pub fn support(device: Device) -> Result<Support, ShimError> {
         }
         _ => Ok(Support::Cpu),
     }
-}
-
-/// Sets, for the whole process, whether products of f32 matrices on CUDA may use 10-bit mantissas (TF32).
-///
-/// # Errors
-/// When libtorch refuses.
-pub fn allow_tf32(on: bool) -> Result<(), ShimError> {
-    safe::allow_tf32(on)
 }

@@ -31,13 +31,10 @@ const STEPS_BEFORE: u32 = 5;
 /// Steps that are timed.
 const STEPS_TIMED: u32 = 3;
 
-/// Why a profile could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// A file could not be written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The machine's ceiling could not be measured.
     #[error("the ceiling of {device:?} could not be measured: {source}")]
     Ceiling { device: Device, source: OpErrorKind },
 }
@@ -92,8 +89,7 @@ impl Profile {
         if self.written.replace(true) {
             return;
         }
-        let steps = self.costs.borrow().steps();
-        if steps == 0 {
+        if self.costs.borrow().steps == 0 {
             tracing::warn!("no step was profiled: the run ended within its first {STEPS_BEFORE} steps");
             return;
         }

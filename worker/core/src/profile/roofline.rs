@@ -1,31 +1,24 @@
 //! Costs of operations, added up by operation, kernel and kind of numbers.
 
 use super::timing::Spans;
-use crate::autograd::{Meta, Program, Rec, Val, is_view};
+use crate::autograd::{Program, Rec, Val, is_view};
 use crate::op::Op;
 use enn_common::profile::{Ceiling, NumberKind, OpCost, ROOFLINE_VERSION, Roofline};
-use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Kind};
 
-/// Costs of the steps timed so far.
 #[derive(Debug, Default)]
 pub(super) struct OpCosts {
-    steps: u64,
+    pub(super) steps: u64,
     ops: BTreeMap<(&'static str, &'static str, NumberKind), OpCost>,
 }
 
 impl OpCosts {
-    pub(super) fn steps(&self) -> u64 {
-        self.steps
-    }
-
     /// Returns the kinds of numbers that operations computed with.
     pub(super) fn kinds(&self) -> BTreeSet<NumberKind> {
         self.ops.keys().map(|(_, _, kind)| *kind).collect()
     }
 
-    /// Adds the operations of one step.
     pub(super) fn add(&mut self, program: &Program, spans: &[Spans]) {
         self.steps += 1;
         for (rec, spans) in program.recs().iter().zip(spans) {
@@ -42,7 +35,7 @@ impl OpCosts {
             });
             cost.calls += 1;
             cost.seconds += spans.cost() as f64 / 1e9;
-            cost.flops += flops(program, rec);
+            cost.flops += program.cost(rec);
             cost.bytes += bytes(program, rec);
         }
     }
@@ -52,12 +45,6 @@ impl OpCosts {
         ops.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         Roofline { version: ROOFLINE_VERSION, device: format!("{device:?}"), steps: self.steps, ceiling, ops }
     }
-}
-
-fn flops(program: &Program, rec: &Rec) -> u64 {
-    let ins: SmallVec<[&Meta; 4]> = rec.ins.iter().map(|val| &program.val(*val).meta).collect();
-    let outs: SmallVec<[Meta; 2]> = rec.outs().map(|val| program.val(val).meta.clone()).collect();
-    (rec.op.row().flops)(&rec.op, &ins, &outs)
 }
 
 /// Returns the kind of numbers that a record computes with: 8 bits if any operand has 8 bits, otherwise the kind of its first

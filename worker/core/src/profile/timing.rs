@@ -27,7 +27,6 @@ pub(super) struct Spans {
 }
 
 impl Spans {
-    /// Returns the nanoseconds that the operation took.
     pub(super) fn cost(&self) -> u64 {
         self.device.unwrap_or(self.host).nanoseconds()
     }

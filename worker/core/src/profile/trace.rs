@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 const HOST: u32 = 0;
 /// Track of collectives: from the begin of a collective to the end of the operation that waits for it, by the host's clock.
 const COLLECTIVES: u32 = 1;
-/// Track of the CUDA stream.
 const STREAM: u32 = 2;
 
 /// The slices of one rank.
@@ -94,7 +93,6 @@ impl Trace {
         }
     }
 
-    /// Returns the content of the trace file.
     pub(super) fn json(&self) -> Value {
         json!({ "displayTimeUnit": "ns", "baseTimeNanoseconds": self.base, "traceEvents": self.events })
     }

@@ -66,9 +66,6 @@ impl Collector {
     }
 
     /// Maps latents (B, K, D) to grid tokens (B, G, D).
-    ///
-    /// # Errors
-    /// When `latents` is not (B, K, D).
     pub fn forward(&self, cx: &Cx, latents: &Tensor) -> Result<Tensor, OpError> {
         let _scope = cx.scope("collector");
         let queries = self.queries(cx)?;

@@ -16,7 +16,6 @@ use enn_core::{
 };
 use tch::Device;
 
-/// Configuration of a fuser.
 #[derive(Debug, Clone)]
 pub struct FuserSpec {
     /// Task forest after validation: it has at least one template.
@@ -72,9 +71,6 @@ impl Fuser {
 
     /// Maps features (B, F') divided by √F' to latents (B, K, D). In a stream, temporal templates continue from their
     /// states.
-    ///
-    /// # Errors
-    /// When `x` is not (B, F').
     pub(crate) fn forward(&self, cx: &Cx, x: &Tensor, stream: Option<&mut Stream<'_>>) -> Result<Tensor, OpError> {
         let _scope = cx.scope("fuser");
         self.roots.forward(cx, x, &self.perceiver, stream)

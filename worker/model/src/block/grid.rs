@@ -54,9 +54,6 @@ impl Grid {
     }
 
     /// Maps one row of cells per patch (B, G, patch volume) to the flat grid (B, O), row-major over the output shape.
-    ///
-    /// # Errors
-    /// When `x` is not (B, G, patch volume).
     pub fn unpatch(&self, cx: &Cx, x: &Tensor) -> Result<Tensor, OpError> {
         let batch = x.dim(0);
         let rank = self.rank();

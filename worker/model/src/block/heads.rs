@@ -27,7 +27,6 @@ pub struct BaseHead {
     channels: Option<(ParamId, ParamId, i64)>,
 }
 
-/// Sizes of the base head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BaseSizes {
     /// Number of output cells O.
@@ -69,9 +68,6 @@ impl BaseHead {
 
     /// Maps the mean latent (B, D), and features with crosses (B, F' + C) divided by √F', to locations (B, O) and
     /// channels (B, P, O).
-    ///
-    /// # Errors
-    /// When the widths differ from D and F' + C.
     pub fn forward(&self, cx: &Cx, pooled: &Tensor, features: &Tensor) -> Result<(Tensor, Option<Tensor>), OpError> {
         let _scope = cx.scope("base");
         let scores = self.scores.forward(cx, &self.norm.forward(cx, pooled)?)?;
@@ -129,18 +125,12 @@ impl RefineHead {
     }
 
     /// (B, G, D) → (B, G, patch volume) for each channel.
-    ///
-    /// # Errors
-    /// When the last axis is not D.
     pub fn channels(&self, cx: &Cx, tokens: &Tensor) -> Result<Vec<Tensor>, OpError> {
         let _scope = cx.scope("refine");
         self.channels.iter().map(|channel| channel.forward(cx, tokens)).collect()
     }
 
     /// (B, G, D) → (B, G, patch volume).
-    ///
-    /// # Errors
-    /// When the last axis is not D.
     pub fn forward(&self, cx: &Cx, tokens: &Tensor) -> Result<Tensor, OpError> {
         let _scope = cx.scope("refine");
         self.out.forward(cx, tokens)

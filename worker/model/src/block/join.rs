@@ -13,7 +13,6 @@ use tch::{Device, Tensor as Raw};
 /// Name, weight and number of tokens of one child.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Child {
-    /// Name of the task.
     pub name: String,
     /// Prior attention relative to the siblings; greater than 0.
     pub weight: f64,
@@ -64,7 +63,6 @@ impl Join {
         }
     }
 
-    /// Moves the key bias to `device`.
     pub fn to_device(&mut self, device: Device) {
         if let Self::Mean { key_bias } = self {
             *key_bias = key_bias.take().map(|bias| bias.to_device(device));
@@ -72,9 +70,6 @@ impl Join {
     }
 
     /// Prepares the tokens of the children for a Perceiver.
-    ///
-    /// # Errors
-    /// When widths or batches differ.
     pub fn sources(&self, cx: &Cx, tokens: Vec<Tensor>) -> Result<Sources, OpError> {
         match self {
             Self::Mean { key_bias } => {

@@ -1,4 +1,5 @@
-//! Blocks combine layers: they map tokens to tokens, or are the two ends of the model.
+//! Blocks combine layers: they map tokens to tokens, or are the two ends of the model. Like layers they fail where a tensor has another
+//! shape than their documentation says.
 //!
 //! **Invariant:** as for layers, blocks know no ranks, files, clocks or logs; a sample's output does not depend on the
 //! other samples.

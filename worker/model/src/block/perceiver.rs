@@ -36,9 +36,6 @@ impl CrossBlock {
     }
 
     /// Maps queries (B or 1, M, D), keys (B, N, D) and a bias (N) to (B, M, D).
-    ///
-    /// # Errors
-    /// As [`Attention::forward`].
     pub fn forward(
         &self,
         cx: &Cx,
@@ -79,9 +76,6 @@ impl SelfBlock {
     }
 
     /// (B, N, D) → (B, N, D).
-    ///
-    /// # Errors
-    /// As [`Attention::forward`].
     pub fn forward(&self, cx: &Cx, x: &Residual) -> Result<Residual, OpError> {
         cx.part(|cx| {
             let (x, normed) = x.norm(cx, &self.norm)?;
@@ -101,7 +95,6 @@ pub struct Perceiver {
     norm: Normalise,
 }
 
-/// Sizes of a Perceiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rounds {
     /// Number of latents K.
@@ -111,7 +104,6 @@ pub struct Rounds {
     pub self_layers: usize,
 }
 
-/// Tokens that a Perceiver reads.
 #[derive(Debug)]
 pub enum Sources {
     /// One list of tokens (B, N, D), read at once.
@@ -147,9 +139,6 @@ impl Perceiver {
     }
 
     /// Reads `sources` into latents (B, K, D).
-    ///
-    /// # Errors
-    /// When the tokens are not (B, N, D).
     pub fn forward(&self, cx: &Cx, sources: &Sources) -> Result<Tensor, OpError> {
         let _scope = cx.scope("perceiver");
         let mut z = Residual::from(functional::unsqueeze(cx, &cx.param(self.latents), 0)?);

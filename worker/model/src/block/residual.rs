@@ -50,9 +50,6 @@ impl From<Tensor> for Residual {
 
 impl Residual {
     /// Returns the stream with its last branch added.
-    ///
-    /// # Errors
-    /// When the shapes do not broadcast.
     pub fn sum(&self, cx: &Cx) -> Result<Tensor, OpError> {
         match &self.branch {
             Some(branch) => functional::add(cx, &self.x, branch),
@@ -61,9 +58,6 @@ impl Residual {
     }
 
     /// Returns the stream and its norm, for the next branch.
-    ///
-    /// # Errors
-    /// As [`Residual::sum`].
     pub fn norm(&self, cx: &Cx, norm: &Normalise) -> Result<(Tensor, Tensor), OpError> {
         match &self.branch {
             Some(branch) => norm.add_forward(cx, &self.x, branch),
@@ -73,18 +67,12 @@ impl Residual {
 
     /// Returns the norm behind the last block, in the dtype of the stream: unlike a norm between blocks it may be read
     /// in full precision.
-    ///
-    /// # Errors
-    /// As [`Residual::sum`].
     pub fn last_norm(&self, cx: &Cx, norm: &Normalise) -> Result<Tensor, OpError> {
         norm.forward(cx, &self.sum(cx)?)
     }
 
     /// Prepares the stream for the border of a recomputed part of the step: with recomputation the sum is formed, so
     /// that one tensor is kept at the border and not two.
-    ///
-    /// # Errors
-    /// As [`Residual::sum`].
     pub fn at_border(self, cx: &Cx) -> Result<Self, OpError> {
         if cx.recomputes() { Ok(self.sum(cx)?.into()) } else { Ok(self) }
     }
@@ -95,9 +83,6 @@ impl Residual {
     }
 
     /// Applies `shape` to the stream and to its branch.
-    ///
-    /// # Errors
-    /// Those of `shape`.
     pub fn map(&self, shape: impl Fn(&Tensor) -> Result<Tensor, OpError>) -> Result<Self, OpError> {
         Ok(Self { x: shape(&self.x)?, branch: self.branch.as_ref().map(shape).transpose()? })
     }

@@ -31,9 +31,6 @@ impl RetNetBlock {
     }
 
     /// Maps (B, N, D) to (B, N, D). A causal block also returns its state, where its mixer keeps one.
-    ///
-    /// # Errors
-    /// As [`TokenMixer::forward`].
     pub fn forward(
         &self,
         cx: &Cx,

@@ -11,9 +11,6 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 /// A user-defined module, applied after a template's blocks.
 pub trait SubModel: Send {
     /// Maps (B, N, D) to (B, N, D). A sample's tokens must not depend on other samples.
-    ///
-    /// # Errors
-    /// Errors of the operations the module consists of.
     fn forward(&self, cx: &Cx, tokens: &Tensor) -> Result<Tensor, OpError>;
 }
 
@@ -31,7 +28,6 @@ type Build = dyn Fn(&mut ParamBuilder, SubModelSpec) -> Box<dyn SubModel> + Send
 pub struct SubModels(BTreeMap<String, Arc<Build>>);
 
 impl SubModels {
-    /// Creates an empty registry.
     pub fn new() -> Self {
         Self::default()
     }
@@ -48,7 +44,6 @@ impl SubModels {
         self
     }
 
-    /// Returns the names, sorted.
     pub fn names(&self) -> Vec<String> {
         self.0.keys().cloned().collect()
     }

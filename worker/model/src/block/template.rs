@@ -35,9 +35,7 @@ pub struct TemplateSpec {
     pub width: Width,
     /// Rates of the deepest block.
     pub regularise: Regularise,
-    /// Segment patterns of the dilated mixer.
     pub patterns: Vec<Pattern>,
-    /// User-defined modules by name.
     pub models: SubModels,
 }
 

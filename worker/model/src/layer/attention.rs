@@ -36,9 +36,6 @@ impl Attention {
     /// Lets queries (B, M, D) attend to keys (B, N, D) and returns (B, M, D); `key_bias` is (N).
     ///
     /// Queries of batch 1 serve every sample: they are projected once and expanded.
-    ///
-    /// # Errors
-    /// When widths differ from D, or batches are neither equal nor 1.
     pub fn forward(
         &self,
         cx: &Cx,

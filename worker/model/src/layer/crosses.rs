@@ -68,7 +68,6 @@ impl Crosses {
         self.columns
     }
 
-    /// Moves the one-hot rows to `device`.
     pub fn to_device(&mut self, device: Device) {
         for pair in &mut self.pairs {
             pair.rows = pair.rows.to_device(device);
@@ -76,9 +75,6 @@ impl Crosses {
     }
 
     /// Maps category numbers in `x` (B, F) with `valid` (B, F) bool to (B, C); returns `None` without pairs.
-    ///
-    /// # Errors
-    /// When `x` or `valid` is not (B, F).
     pub fn forward(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Option<Tensor>, OpError> {
         if self.pairs.is_empty() {
             return Ok(None);

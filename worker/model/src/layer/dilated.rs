@@ -66,9 +66,6 @@ impl Dilated {
     }
 
     /// Maps (B, N, D) to (B, N, D).
-    ///
-    /// # Errors
-    /// When `x` is not (B, N, D).
     pub fn forward(&self, cx: &Cx, x: &Tensor) -> Result<Tensor, OpError> {
         let batch = x.dim(0);
         let tokens = x.dim(1);

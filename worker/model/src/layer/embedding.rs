@@ -108,9 +108,6 @@ impl Embedding {
     /// Maps standardised `x` (B, F) with `valid` (B, F) bool to features (B, F').
     ///
     /// A category column holds its index, which standardising leaves as it is (mean 0, std 1).
-    ///
-    /// # Errors
-    /// When `x` or `valid` is not (B, F).
     pub fn forward(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Tensor, OpError> {
         let mut parts = Vec::with_capacity(2 + self.categories.len());
         if self.numbers.numel() > 0 {

@@ -32,9 +32,6 @@ impl FeedForward {
     }
 
     /// (…, D) → (…, D).
-    ///
-    /// # Errors
-    /// When the last axis of `x` is not D.
     pub fn forward(&self, cx: &Cx, x: &Tensor) -> Result<Tensor, OpError> {
         let both = self.input.forward(cx, x)?;
         self.output.forward(cx, &functional::swiglu_gate(cx, &both)?)

@@ -9,7 +9,6 @@ use enn_core::{
     params::ParamBuilder,
 };
 
-/// Hidden width of the gate.
 pub const HIDDEN: i64 = 64;
 
 /// p = σ(W₂ SiLU(W₁ LayerNorm(features))); W₂ begins at zero, so p begins at 0.5.
@@ -21,7 +20,6 @@ pub struct SigmoidGate {
 }
 
 impl SigmoidGate {
-    /// Creates a gate over `features` inputs.
     pub fn new(pb: &mut ParamBuilder, name: &str, features: i64) -> Self {
         pb.scoped(name, |pb| Self {
             norm: Normalise::new(pb, "norm", Norm::LayerNorm, features),
@@ -31,9 +29,6 @@ impl SigmoidGate {
     }
 
     /// Maps (…, features) to p (…, 1) in (0, 1).
-    ///
-    /// # Errors
-    /// When the last axis is not the declared number of features.
     pub fn forward(&self, cx: &Cx, features: &Tensor) -> Result<Tensor, OpError> {
         let hidden = self.hidden.forward(cx, &self.norm.forward(cx, features)?)?;
         let logit = self.out.forward(cx, &functional::silu(cx, &hidden)?)?;

@@ -29,7 +29,6 @@ pub struct GatedEma {
 }
 
 impl GatedEma {
-    /// Creates a layer for `direction`.
     pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, direction: Dir) -> Self {
         let d = width.model;
         let heads = width.heads;

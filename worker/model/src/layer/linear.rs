@@ -47,9 +47,6 @@ impl Linear {
     }
 
     /// (…, I) → (…, O).
-    ///
-    /// # Errors
-    /// When the last axis of `x` is not I.
     pub fn forward(&self, cx: &Cx, x: &Tensor) -> Result<Tensor, OpError> {
         let weight = cx.param(self.weight);
         let bias = self.bias.map(|id| cx.param(id));

@@ -22,16 +22,16 @@ pub struct Mixing {
 /// The layer of one of the mixers.
 #[derive(Debug, Clone)]
 pub enum TokenMixer {
-    /// Retention without keys: a decaying sum of values.
+    /// A decaying sum of values, gated by queries.
     GatedEma(GatedEma),
-    /// Gated exponential moving average: a decaying sum of values.
+    /// A decaying sum of outer products of keys and values, as in RetNet.
     Retention(Retention),
     /// Dilated attention in segments.
     Dilated(Dilated),
 }
 
 impl Mixing {
-    /// Returns the configuration of a retention mixer.
+    /// Returns the configuration of a gated exponential moving average.
     pub fn gated_ema(direction: Dir) -> Self {
         Self { mixer: Mixer::GatedEma, direction, patterns: Vec::new() }
     }
@@ -48,10 +48,7 @@ impl Mixing {
 }
 
 impl TokenMixer {
-    /// Returns the configuration of a gated exponential moving average.
-    ///
-    /// # Errors
-    /// Errors of the layer.
+    /// Maps (B, N, D) to (B, N, D). A causal mixer that keeps a state also returns the state after the last token.
     pub fn forward(&self, cx: &Cx, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Option<Tensor>), OpError> {
         match self {
             Self::GatedEma(layer) => layer.forward(cx, x, state),

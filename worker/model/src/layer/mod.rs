@@ -1,5 +1,7 @@
 //! Layers: the smallest trainable parts. A layer owns `ParamId`s, never tensors; values come from `Cx` at each call.
 //!
+//! A layer fails, with an `OpError`, where a tensor does not have the shape that its documentation says.
+//!
 //! **Invariant:** a layer sees `Cx` and tensors, and nothing of ranks, files, clocks or logs. The output for a sample never
 //! depends on the other samples of the batch.
 

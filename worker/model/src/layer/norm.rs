@@ -43,9 +43,6 @@ impl Normalise {
     }
 
     /// Returns x + branch and its norm, both (…, D). `x` may have batch 1.
-    ///
-    /// # Errors
-    /// When the shapes do not fit.
     pub fn add_forward(&self, cx: &Cx, x: &Tensor, branch: &Tensor) -> Result<(Tensor, Tensor), OpError> {
         if x.shape() != branch.shape() {
             let sum = functional::add(cx, x, branch)?;
@@ -57,9 +54,6 @@ impl Normalise {
     }
 
     /// Returns silu(gate) · norm(q · s), all of shape (…, D).
-    ///
-    /// # Errors
-    /// When the shapes do not fit.
     pub fn gated_forward(&self, cx: &Cx, s: &Tensor, q: &Tensor, gate: &Tensor) -> Result<Tensor, OpError> {
         let (weight, bias) = self.affine(cx);
         functional::gated_norm(cx, s, q, gate, &weight, bias.as_ref(), EPS)
@@ -74,9 +68,6 @@ impl Normalise {
     }
 
     /// (…, D) → (…, D).
-    ///
-    /// # Errors
-    /// When the last axis of `x` is not D.
     pub fn forward(&self, cx: &Cx, x: &Tensor) -> Result<Tensor, OpError> {
         let (weight, bias) = self.affine(cx);
         match bias {

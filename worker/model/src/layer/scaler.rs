@@ -64,9 +64,6 @@ impl Scaler {
 
     /// Sets one of the buffers (O) f64 that convert head outputs to the standardisation of the targets, z·scale +
     /// shift, to a copy of `by`. The other one keeps its value; its default changes nothing.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn rebase(&mut self, place: Rebase, by: &Raw) -> Result<(), TchError> {
         let by = duplicate(&by.f_to_device(self.y_mean.device())?.f_to_kind(Kind::Double)?)?;
         let [scale, shift] = match self.rebase.take() {
@@ -82,23 +79,16 @@ impl Scaler {
 
     /// Returns scale and shift (O) f32 of the head outputs; `None` where heads are in the standardisation of the
     /// targets.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn rebased(&self, cx: &Cx) -> Result<Option<[Tensor; 2]>, OpError> {
         let single = |raw: &Raw| functional::cast(cx, &cx.constant(raw.shallow_clone()), Kind::Float);
         self.rebase.as_ref().map(|[scale, shift]| Ok([single(scale)?, single(shift)?])).transpose()
     }
 
     /// Returns the logarithms (O) of the mean targets, for cells that are 1 in the rows of a class and 0 elsewhere.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn log_rates(&self) -> Result<Raw, TchError> {
         self.y_mean.f_clamp(RATE_MIN, 1.0)?.f_log()
     }
 
-    /// Moves the buffers to `device`.
     pub fn to_device(&mut self, device: Device) {
         for (_, buffer) in self.named_mut() {
             *buffer = buffer.to_device(device);
@@ -110,9 +100,6 @@ impl Scaler {
     }
 
     /// Recomputes what follows from the buffers, after values were copied into [`Scaler::named_mut`].
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn settle(&mut self) -> Result<(), TchError> {
         self.y_spread = self.y_std.f_mul(&self.y_max.f_gt_tensor(&self.y_min)?.f_to_kind(Kind::Double)?)?;
         Ok(())
@@ -146,25 +133,16 @@ impl Scaler {
     }
 
     /// Standardises inputs in the user's units (B, F) to f32; NaN stays NaN.
-    ///
-    /// # Errors
-    /// When the last axis is not F.
     pub fn norm_x(&self, cx: &Cx, x: &Tensor) -> Result<Tensor, OpError> {
         standardise(cx, x, &self.x_mean, &self.x_std)
     }
 
     /// Standardises targets in the user's units (B, O) to f32; NaN stays NaN.
-    ///
-    /// # Errors
-    /// When the last axis is not O.
     pub fn norm_y(&self, cx: &Cx, y: &Tensor) -> Result<Tensor, OpError> {
         standardise(cx, y, &self.y_mean, &self.y_std)
     }
 
     /// Converts standardised outputs (B, O) to f64 in the user's units.
-    ///
-    /// # Errors
-    /// When the last axis is not O.
     pub fn denorm(&self, cx: &Cx, z: &Tensor) -> Result<Tensor, OpError> {
         let buffer = |raw: &Raw| cx.constant(raw.shallow_clone());
         let wide = functional::cast(cx, z, Kind::Double)?;

@@ -2,7 +2,6 @@
 
 use enn_common::config::model::Norm;
 
-/// Sizes of a token layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Width {
     /// Token width D.

@@ -40,7 +40,6 @@ pub enum Head {
 }
 
 impl Head {
-    /// Returns the head that the loss needs.
     pub fn new(config: &TrainConfig) -> Self {
         let levels = config.levels.clone();
         let of = |quantile: &dyn Fn(f64) -> f64| {
@@ -84,9 +83,6 @@ impl Head {
 
     /// Converts raw outputs (B, P, O) to channels: gaps, or scales of at least `SCALE_MIN`. The map is linear for large
     /// numbers, so that nothing overflows.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn channels_of(&self, cx: &Cx, raw: &Tensor) -> Result<Tensor, OpError> {
         let positive = functional::softplus(cx, raw)?;
         if matches!(self, Self::Scale { .. }) { functional::add_scalar(cx, &positive, SCALE_MIN) } else { Ok(positive) }
@@ -94,9 +90,6 @@ impl Head {
 
     /// Maps location (B, O) and channels (B, P, O) to quantiles, one (B, O) per level; empty for a head without
     /// quantiles.
-    ///
-    /// # Errors
-    /// When the shapes do not fit.
     pub fn quantiles(&self, cx: &Cx, z: &Tensor, channels: Option<&Tensor>) -> Result<Vec<Tensor>, OpError> {
         match (self, channels) {
             (Self::Quantiles { levels }, Some(channels)) => {
@@ -113,9 +106,6 @@ impl Head {
 
     /// Computes [`Head::quantiles`] with the distances between levels multiplied by `stretch` (levels − 1, O), which is
     /// not negative.
-    ///
-    /// # Errors
-    /// When the shapes do not fit.
     pub fn stretched(
         &self,
         cx: &Cx,
@@ -142,7 +132,6 @@ impl Head {
     }
 }
 
-/// Returns the index of the median.
 pub(super) fn middle(levels: &[f64]) -> usize {
     levels.iter().position(|level| *level == MEDIAN).unwrap_or(0)
 }
@@ -172,9 +161,6 @@ fn outwards(
 }
 
 /// Maps one channel (B, 1, O) to scales σ (B, O).
-///
-/// # Errors
-/// When there are more channels.
 pub(super) fn scale(cx: &Cx, channels: &Tensor) -> Result<Tensor, OpError> {
     functional::squeeze(cx, channels, 1)
 }

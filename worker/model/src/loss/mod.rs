@@ -81,10 +81,6 @@ impl Objective {
         }
     }
 
-    /// Sets the weights of the output cells.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn weighted(self, cells: Option<&[f64]>, device: Device) -> Result<Self, TchError> {
         let on_device = |weights: &[f64]| Raw::f_from_slice(weights)?.f_to_kind(Kind::Float)?.f_to_device(device);
         Ok(Self { cells: cells.map(on_device).transpose()?, ..self })
@@ -113,37 +109,29 @@ impl Objective {
     }
 
     /// Computes sum and count over a batch.
-    ///
-    /// # Errors
-    /// When predictions and targets differ in shape.
     pub fn forward(&self, cx: &Cx, output: &Output, targets: &Targets) -> Result<BatchLoss, OpError> {
         let _scope = cx.scope("loss");
-        let weight = self.weight(cx, targets)?;
-        let channels = output.channels.as_ref();
-        let mut sum = self.sum(cx, &output.z, channels.map(|c| &c.whole), targets, weight.as_ref())?;
-        if self.base_weight > 0.0 {
-            let base = self.sum(cx, &output.base, channels.map(|c| &c.base), targets, weight.as_ref())?;
-            sum = functional::add(cx, &sum, &functional::scale(cx, &base, self.base_weight)?)?;
-        }
-        Ok(BatchLoss { sum, count: self.count(cx, targets, weight.as_ref())? })
+        self.evaluate(cx, output, targets, self.base_weight)
     }
 
     /// Computes sum and count over a batch without the base head's own loss: the quality of the prediction.
-    ///
-    /// # Errors
-    /// When predictions and targets differ in shape.
     pub fn score(&self, cx: &Cx, output: &Output, targets: &Targets) -> Result<BatchLoss, OpError> {
+        self.evaluate(cx, output, targets, 0.0)
+    }
+
+    fn evaluate(&self, cx: &Cx, output: &Output, targets: &Targets, base_weight: f64) -> Result<BatchLoss, OpError> {
         let weight = self.weight(cx, targets)?;
-        let channels = output.channels.as_ref().map(|channels| &channels.whole);
-        let sum = self.sum(cx, &output.z, channels, targets, weight.as_ref())?;
+        let channels = output.channels.as_ref();
+        let mut sum = self.sum(cx, &output.z, channels.map(|c| &c.whole), targets, weight.as_ref())?;
+        if base_weight > 0.0 {
+            let base = self.sum(cx, &output.base, channels.map(|c| &c.base), targets, weight.as_ref())?;
+            sum = functional::add(cx, &sum, &functional::scale(cx, &base, base_weight)?)?;
+        }
         Ok(BatchLoss { sum, count: self.count(cx, targets, weight.as_ref())? })
     }
 
     /// Returns the weight of each valid cell (B, O), 0 where a cell is not valid; `None` when all valid cells have the
     /// same weight.
-    ///
-    /// # Errors
-    /// When the weights are for another number of cells.
     pub fn weight(&self, cx: &Cx, targets: &Targets) -> Result<Option<Tensor>, OpError> {
         let rows = targets.weight.as_ref();
         let of_cells = self.cells.as_ref().map(|raw| cx.constant(raw.shallow_clone()));

@@ -36,7 +36,6 @@ impl Calibration {
         Ok(Self { affine: affine.transpose()?, stretch: stretch.map(rows).transpose()? })
     }
 
-    /// Returns the buffers by name, for checkpoints.
     pub fn named(&self) -> Vec<(String, Raw)> {
         let affine = self.affine.iter().flat_map(|[shift, slope]| [("shift", shift), ("slope", slope)]);
         let all = affine.chain(self.stretch.iter().map(|stretch| ("stretch", stretch)));
@@ -61,7 +60,6 @@ impl Calibration {
         Ok(Self { affine, stretch: find("stretch", &[(levels - 1).max(0), cells])? })
     }
 
-    /// Moves the buffers to `device`.
     pub fn to_device(&mut self, device: Device) {
         for buffer in self.affine.iter_mut().flatten().chain(&mut self.stretch) {
             *buffer = buffer.to_device(device);

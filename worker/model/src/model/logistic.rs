@@ -21,14 +21,12 @@ const FIT_WORK_MAX: i64 = 20_000_000;
 const ROWS_MIN: i64 = 10;
 /// Minimum and maximum number of rows for the choice of strengths.
 const CHOICE_ROWS: (i64, i64) = (64, 512);
-/// Number of folds.
 const FOLDS: i64 = 5;
 /// Strengths, in mean squared lengths of a row: the first is 10^`STRENGTH_FIRST`, and each is 10^`STRENGTH_STEP` times
 /// the previous one.
 const STRENGTHS: i32 = 13;
 const STRENGTH_FIRST: f64 = 2.0;
 const STRENGTH_STEP: f64 = -0.5;
-/// Candidate factors of crosses.
 const CROSSES: [f64; 3] = [0.0, 0.3, 1.0];
 /// Maximum number of steps per strength, and the change of a score below which they end.
 const STEPS_MAX: usize = 60;

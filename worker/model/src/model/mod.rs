@@ -122,9 +122,6 @@ pub struct Answer {
 
 impl Model {
     /// Builds a model without user-defined modules; see [`Model::build_with`].
-    ///
-    /// # Errors
-    /// As [`Model::build_with`].
     pub fn build(config: &ModelConfig, spec: &ModelSpec, pb: &mut ParamBuilder) -> Result<Self, ModelError> {
         Self::build_with(config, spec, &SubModels::new(), pb)
     }
@@ -195,7 +192,6 @@ impl Model {
         std::mem::replace(&mut self.calibration, calibration)
     }
 
-    /// Moves the buffers to the device of the parameters.
     pub fn to_device(&mut self, device: Device) {
         self.scaler.to_device(device);
         self.embedding.to_device(device);
@@ -206,9 +202,6 @@ impl Model {
 
     /// Maps inputs `x` (B, F) f32 in the user's units, with NaN or anything where missing, and `valid` (B, F) u8 or
     /// bool to [`Output`].
-    ///
-    /// # Errors
-    /// When the batch is not (B, F).
     pub fn forward(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Output, OpError> {
         self.forward_with(cx, x, valid, None)
     }
@@ -332,9 +325,6 @@ impl Model {
 
     /// Returns the inputs of templates and of the linear branch (divided by √F'): the feature vector (B, F'), and the
     /// crosses of categories (B, C), where there are any.
-    ///
-    /// # Errors
-    /// When the batch is not (B, F).
     pub fn read(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<(Tensor, Option<Tensor>), OpError> {
         let _scope = cx.scope("embedding");
         let valid = usable(cx, x, valid)?;
@@ -344,9 +334,6 @@ impl Model {
 
     /// Prepares targets `y` (B, O) or (B, *out_shape) in the user's units for the loss. A mask of f32 holds the weight
     /// of each valid cell.
-    ///
-    /// # Errors
-    /// When the batch does not have O cells per row.
     pub fn targets(&self, cx: &Cx, y: &Tensor, valid: &Tensor) -> Result<Targets, OpError> {
         let mut targets = self.standardised(cx, y, valid)?;
         if self.head == Head::Classes {
@@ -400,9 +387,6 @@ impl Model {
     }
 
     /// Converts standardised predictions (B, O) to f32 in the user's units, clamped to the declared output range.
-    ///
-    /// # Errors
-    /// When `z` is not (B, O).
     pub fn denorm(&self, cx: &Cx, z: &Tensor) -> Result<Tensor, OpError> {
         let _scope = cx.scope("denorm");
         let y = self.scaler.denorm(cx, z)?;

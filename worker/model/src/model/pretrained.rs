@@ -17,23 +17,17 @@ use enn_core::params::Params;
 use std::collections::BTreeMap;
 use tch::{Device, Kind, TchError, Tensor as Raw};
 
-/// A pretrained model as its checkpoint describes it.
 pub struct PretrainedModel<'a> {
     pub inputs: &'a [FeatureMeta],
-    /// Weights by name.
     pub weights: &'a BTreeMap<String, Raw>,
-    /// Buffers by name.
     pub buffers: &'a BTreeMap<String, Raw>,
 }
 
-/// Result of loading a pretrained model.
 #[derive(Debug, Default)]
 pub struct PretrainedReport {
     /// Number of parameters that were taken.
     pub taken: usize,
-    /// Mismatches, one sentence each.
     pub problems: Vec<String>,
-    /// Differences that were handled.
     pub notes: Vec<String>,
 }
 
@@ -58,9 +52,6 @@ struct SharedColumn {
 
 impl Model {
     /// Takes the matching parameters of `pretrained`. `inputs` are those of this model.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn load_pretrained(
         &mut self,
         params: &mut Params,
@@ -200,7 +191,6 @@ impl Model {
         Ok(self.scaler.rebase(Rebase::Shift, &shift.f_sub(&own_mean)?.f_div(&own_std)?)?)
     }
 
-    /// Returns the numbers of a buffer.
     fn buffer(&self, name: &str) -> Result<Vec<f64>, TchError> {
         let found = self.buffers().into_iter().find(|(own, _)| own == name);
         found.map_or_else(|| Ok(Vec::new()), |(_, raw)| Vec::<f64>::try_from(raw.f_to_device(Device::Cpu)?))

@@ -141,7 +141,6 @@ impl Basis {
         self.back.f_matmul(&right.f_div(&self.eigen.f_add_scalar(lambda)?.f_unsqueeze(1)?)?)
     }
 
-    /// Returns the effective degrees of freedom.
     fn freedom(&self, lambda: f64) -> Result<f64, TchError> {
         self.eigen.f_div(&self.eigen.f_add_scalar(lambda)?)?.f_sum(Kind::Double)?.f_double_value(&[])
     }

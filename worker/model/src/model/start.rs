@@ -47,7 +47,6 @@ pub struct RowTensors<'a> {
     pub y_valid: &'a Raw,
 }
 
-/// Result of the initialisation.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StartReport {
     /// Number of rows that were used.
@@ -121,7 +120,6 @@ impl Model {
     }
 }
 
-/// Input of a regression, on the host.
 pub(super) struct RegressionData {
     /// Features and crosses (n, F' + C) f32.
     pub(super) features: Raw,

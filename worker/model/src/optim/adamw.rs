@@ -26,7 +26,6 @@ use tch::{Device, Kind, TchError, Tensor as Raw};
 /// Added to the root of the second moment.
 const EPS: f64 = 1e-8;
 
-/// Constants of the optimizer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamWSettings {
     pub betas: (f64, f64),
@@ -36,7 +35,6 @@ pub struct AdamWSettings {
     pub clip: f64,
 }
 
-/// Statistics of one step, on the device.
 #[derive(Debug, Clone)]
 pub struct StepStats {
     /// Norm of the mean gradient before clipping, scalar f64.
@@ -119,9 +117,6 @@ impl UpdateRange {
 
 impl AdamW {
     /// Creates zero moments for the arrays that `weights` keeps.
-    ///
-    /// # Errors
-    /// When there is no memory for them.
     pub fn new(weights: &FlatParams, settings: AdamWSettings) -> Result<Self, OptimError> {
         let go = || {
             let zeros = || weights.own()?.iter().map(Raw::f_zeros_like).collect::<Result<Vec<_>, _>>();
@@ -142,9 +137,6 @@ impl AdamW {
     /// Waits for all pending reductions ([`Cx::all_reduce_wait`]) and returns the norm of the gradients, √Σg² of their
     /// sums over the ranks, f64 of 0 axes. Where the reduction measures the norm, its result is used. Otherwise the
     /// other buckets are measured while the last reduction is pending.
-    ///
-    /// # Errors
-    /// Errors of a collective or a kernel.
     pub fn complete(&self, cx: &Cx, grads: &GradBuckets) -> Result<Tensor, OpError> {
         if let Some(norms) = cx.measured(grads.buckets().map(|(_, flat)| flat)).filter(|_| !self.divided) {
             cx.all_reduce_wait()?;
@@ -306,17 +298,11 @@ impl AdamW {
     }
 
     /// Reads the number of steps taken from the device.
-    ///
-    /// # Errors
-    /// When the device failed.
     pub fn steps(&self) -> Result<u64, OptimError> {
         Ok(self.steps.f_double_value(&[]).map_err(failed("read the step count"))? as u64)
     }
 
     /// Reads the number of steps skipped for a non-finite gradient from the device.
-    ///
-    /// # Errors
-    /// When the device failed.
     pub fn skipped(&self) -> Result<u64, OptimError> {
         Ok(self.skipped.f_double_value(&[]).map_err(failed("read the count of skipped steps"))? as u64)
     }

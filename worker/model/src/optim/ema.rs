@@ -29,9 +29,6 @@ pub struct Ema {
 
 impl Ema {
     /// Creates an average with decay d, 0 < d ≤ 1, which begins at the current weights.
-    ///
-    /// # Errors
-    /// When there is no memory for a second copy of the weights.
     pub fn new(weights: &FlatParams, decay: f64) -> Result<Self, OptimError> {
         let device = weights.slabs().first().map_or(Device::Cpu, Raw::device);
         let go = || -> Result<Self, TchError> {
@@ -82,7 +79,6 @@ impl Ema {
         self.averages = averages;
     }
 
-    /// Returns the boxes of a sharded average.
     pub fn shards(&self, weights: &FlatParams, which: Boxes) -> Vec<Shard> {
         weights.shards(&self.averages, which)
     }

@@ -26,9 +26,7 @@ pub struct FlatParams {
 /// A box of a parameter that this rank keeps.
 #[derive(Debug)]
 pub struct Shard {
-    /// Name of the parameter.
     pub name: String,
-    /// Shape of the parameter.
     pub global: Vec<i64>,
     /// Offset of the box in the parameter.
     pub offsets: Vec<i64>,
@@ -55,7 +53,6 @@ struct ParamRange {
 }
 
 impl FlatParams {
-    /// Creates an empty set of weights.
     pub fn none() -> Self {
         let layout = Layout::default();
         let share = Share::WHOLE;
@@ -108,9 +105,6 @@ impl FlatParams {
     }
 
     /// Returns the weights that this rank writes, one array per run: views of the slabs, or the masters.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn own(&self) -> Result<Vec<Raw>, TchError> {
         match &self.masters {
             Some(masters) => Ok(masters.iter().map(Raw::shallow_clone).collect()),
@@ -119,9 +113,6 @@ impl FlatParams {
     }
 
     /// Exchanges the weights that this rank writes with `others`, one array per run. The exchange is exact.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn exchange(&self, others: &mut [Raw]) -> Result<(), TchError> {
         tch::no_grad(|| {
             self.own()?.into_iter().zip(others).try_for_each(|(mut own, other)| {
@@ -143,26 +134,17 @@ impl FlatParams {
     }
 
     /// Returns views of the parts of whole arrays that this rank keeps.
-    ///
-    /// # Errors
-    /// When an array is shorter than its bucket.
     pub fn kept(&self, whole: &[Raw]) -> Result<Vec<Raw>, TchError> {
         self.runs.iter().map(|run| whole[run.bucket.index()].f_narrow(0, run.start, run.len)).collect()
     }
 
     /// Copies the parts of whole arrays that this rank keeps.
-    ///
-    /// # Errors
-    /// When there is no memory.
     pub fn cut(&self, whole: &[Raw]) -> Result<Vec<Raw>, TchError> {
         self.kept(whole)?.iter().map(duplicate).collect()
     }
 
     /// Assembles whole arrays from the parts that each rank keeps; `gather` fills in all parts of a flat array on every
     /// rank.
-    ///
-    /// # Errors
-    /// Errors of `gather` and of libtorch.
     pub fn join<E: From<TchError>>(
         &self,
         kept: &[Raw],
@@ -177,24 +159,17 @@ impl FlatParams {
     }
 
     /// Returns the sections of whole arrays that are divided between the ranks; empty when this rank keeps everything.
-    ///
-    /// # Errors
-    /// When an array is shorter than its bucket.
     pub fn divided(&self, whole: &[Raw]) -> Result<Vec<Raw>, TchError> {
         let divided = whole.iter().map(|flat| self.share.split(flat).map(|(divided, _)| divided));
         Ok(divided.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
 
     /// Returns the weights that all ranks keep, as flat arrays.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn common(&self) -> Result<Vec<Raw>, TchError> {
         let own = self.own()?.into_iter().zip(&self.runs);
         Ok(own.filter(|(_, run)| run.common).map(|(part, _)| part).collect())
     }
 
-    /// Returns sharded arrays as boxes of the parameters.
     pub fn shards(&self, kept: &[Raw], which: Boxes) -> Vec<Shard> {
         let all = which == Boxes::Kept;
         let mine = self.runs.iter().zip(kept).filter(|(run, _)| all || !run.common || self.share.rank == 0);
@@ -236,7 +211,6 @@ impl FlatParams {
         self.places.iter().filter_map(|p| p.view(slabs).map(|view| (p.name.clone(), view))).collect()
     }
 
-    /// Returns the segments of each parameter group.
     pub(super) fn segments(&self) -> &[Segment] {
         self.layout.segments()
     }

@@ -13,7 +13,6 @@ use tch::Tensor as Raw;
 
 /// Share of all steps after which averaging begins.
 const BEGINS_AT: f64 = 0.75;
-/// Prefix of the names in a checkpoint.
 pub const PREFIX: &str = "tail.";
 /// Name of the number of averaged steps; parameters have a dot in their names, so there is no conflict.
 const UPDATES: &str = "tail.updates";
@@ -28,9 +27,6 @@ pub struct Tail {
 
 impl Tail {
     /// Creates the average for a training of `steps_total` steps.
-    ///
-    /// # Errors
-    /// When there is no memory for a copy of the weights.
     pub fn new(weights: &FlatParams, steps_total: u64) -> Result<Self, OptimError> {
         let first_step = (BEGINS_AT * steps_total as f64).round() as u64;
         Ok(Self { mean: Ema::new(weights, 1.0)?, first_step, begun: false })
@@ -49,9 +45,6 @@ impl Tail {
     }
 
     /// Exchanges weights and average after it has begun. Two calls change nothing.
-    ///
-    /// # Errors
-    /// As [`Ema::swap`].
     pub fn swap(&mut self, weights: &FlatParams) -> Result<(), OptimError> {
         if self.begun { self.mean.swap(weights) } else { Ok(()) }
     }

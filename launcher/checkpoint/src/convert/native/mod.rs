@@ -23,10 +23,8 @@ use enn_common::{
 use names::{Destination, ValueChange};
 use std::collections::BTreeMap;
 
-/// Prefix of the names of weights and buffers.
 const STATE: &str = "state_dict.";
 
-/// How a tensor of ENN is assembled.
 #[derive(Debug)]
 struct TensorParts {
     /// Names in the file, stacked along the rows, each with the range of rows that is used.
@@ -34,13 +32,10 @@ struct TensorParts {
     change: ValueChange,
 }
 
-/// An open file with its mapping to ENN.
 #[derive(Debug)]
 pub(crate) struct Native {
     file: StateFile,
-    /// The number of inputs.
     pub in_dim: u64,
-    /// The shape of the output grid.
     pub out_shape: Vec<u64>,
     made: BTreeMap<String, (TensorParts, Tensor)>,
     /// The name in the file, the setting of ENN, and the value.
@@ -50,7 +45,6 @@ pub(crate) struct Native {
 }
 
 impl Native {
-    /// Returns whether a file is of ENN for PyTorch.
     pub(crate) fn is(file: &StateFile) -> bool {
         let has = |key: &str| file.values().keys().any(|name| name == key || name.starts_with(&format!("{key}.")));
         has("in_dim") && has("out_shape") && file.tensors().any(|(name, ..)| name.starts_with(STATE))
@@ -73,7 +67,6 @@ impl Native {
         native
     }
 
-    /// Assigns the tensors of the file to tensors of ENN.
     fn weights(&mut self) {
         let layers = self.self_layers();
         let mut made: BTreeMap<String, TensorParts> = BTreeMap::new();
@@ -141,17 +134,14 @@ impl Native {
         self.made.values().map(|(_, tensor)| tensor.clone()).collect()
     }
 
-    /// Returns the names in the file that a tensor is assembled from.
     pub(crate) fn origin(&self, name: &str) -> Vec<&str> {
         let parts = self.made.get(name).map(|(made, _)| made.parts.iter());
         parts.into_iter().flatten().flatten().map(|(theirs, _)| theirs.as_str()).collect()
     }
 
-    /// Reads a tensor's row-major elements.
     pub(crate) fn tensor(&self, name: &str) -> Result<Vec<u8>, ConvertError> {
         let Some((made, tensor)) = self.made.get(name) else {
-            let problems = vec![format!("{name} is not in it")];
-            return Err(ConvertError::Fit { path: self.file.path().to_path_buf(), problems });
+            return Err(ConvertError::unfit(self.file.path(), format!("{name} is not in it")));
         };
         let mut bytes = Vec::new();
         for (theirs, rows) in made.parts.iter().flatten() {
@@ -172,20 +162,16 @@ impl Native {
         found.map_or((TensorDType::F32.into(), Vec::new()), |(_, element, shape)| (element, shape.to_vec()))
     }
 
-    /// Returns the model that the file describes; missing settings come from `base`.
     pub(crate) fn model(&self, base: &ModelConfig) -> Result<ModelConfig, ConvertError> {
-        settings::model(&self.settings, base).map_err(|error| ConvertError::Fit {
-            path: self.file.path().to_path_buf(),
-            problems: vec![format!("its settings make no model: {error}")],
-        })
+        let problem = |error| format!("its settings make no model: {error}");
+        settings::model(&self.settings, base)
+            .map_err(|error: serde_json::Error| ConvertError::unfit(self.file.path(), problem(error)))
     }
 
-    /// Describes the entries that are not used, one sentence each.
     pub(crate) fn unmapped_lines(&self) -> Vec<String> {
         self.left.iter().map(|(name, why)| format!("{name}: {why}")).collect()
     }
 
-    /// Returns the settings as texts.
     pub(crate) fn setting_lines(&self) -> Vec<(String, String, String)> {
         let line =
             |(theirs, ours, value): &(String, String, Value)| (theirs.clone(), ours.clone(), Source::plain(value));
@@ -197,7 +183,6 @@ fn size(value: &Value) -> Option<u64> {
     if let Value::Int(size) = value { u64::try_from(*size).ok() } else { None }
 }
 
-/// Returns the shape of the stacked parts.
 fn shape_of(made: &TensorParts, shapes: &BTreeMap<String, (Element, Vec<u64>)>) -> Result<Vec<u64>, String> {
     let mut shape: Option<Vec<u64>> = None;
     for part in &made.parts {

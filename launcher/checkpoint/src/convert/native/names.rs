@@ -18,7 +18,6 @@ const EMBEDDING: &str = "categories there are found by column numbers; ENN's by 
 const WEIGHT: &str = "a task's share of attention; set it under [model.tasks]";
 const NONE: &str = "ENN has no such part";
 
-/// The change of a tensor's values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum ValueChange {
     /// Single-precision numbers that are not changed.
@@ -53,7 +52,6 @@ impl ValueChange {
 /// The tensor of ENN, or a part of it, that a tensor of the file becomes.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Destination {
-    /// The name of the tensor in ENN.
     pub name: String,
     /// The index of the part among `slots` parts that are stacked.
     pub slot: usize,
@@ -90,7 +88,6 @@ pub(super) fn current_name(name: &str) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
-/// Returns why a tensor outside the model's state is not used.
 pub(super) fn reason_outside_state(name: &str) -> &'static str {
     if name.starts_with("optimizer_state_dict") { "the optimizer starts fresh" } else { NONE }
 }

@@ -38,15 +38,12 @@ const OTHERS: [(&str, &str); 11] = [
     ("optimizer_state_dict.", "the optimizer starts fresh"),
 ];
 
-/// Plain values about the file itself.
 const OWN: [&str; 4] = ["version", "in_dim", "out_shape", "pytorch_version"];
 
 /// The name in the file, the setting of ENN, and the value.
 type MappedSettings = Vec<(String, String, Value)>;
-/// Names with the reasons why they are not used.
 type Unmapped = Vec<(String, String)>;
 
-/// Returns the settings that ENN has, and the others with the reason.
 pub(super) fn of(values: &BTreeMap<String, Value>) -> (MappedSettings, Unmapped) {
     let mut mapped = Vec::new();
     let mut left = Vec::new();
@@ -76,7 +73,6 @@ pub(super) fn of(values: &BTreeMap<String, Value>) -> (MappedSettings, Unmapped)
     (mapped, left)
 }
 
-/// Converts a value to ENN's form.
 fn value_of(ours: &str, value: &Value, all: &BTreeMap<String, Value>) -> Result<Value, String> {
     let text = if let Value::Str(text) = value { text.trim().to_lowercase() } else { String::new() };
     let of = |known: &[(&str, &str)]| {
@@ -101,7 +97,6 @@ fn value_of(ours: &str, value: &Value, all: &BTreeMap<String, Value>) -> Result<
     }
 }
 
-/// Returns the model with these settings; missing settings come from `base`.
 pub(super) fn model(settings: &MappedSettings, base: &ModelConfig) -> Result<ModelConfig, serde_json::Error> {
     let mut all: Map<String, Json> = serde_json::from_value(serde_json::to_value(base)?)?;
     all.insert("by_rows".to_owned(), Json::Bool(false));

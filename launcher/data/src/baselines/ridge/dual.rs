@@ -4,7 +4,7 @@
 //! M without a target are left out of the fit by those y_M that make α_M = 0; what remains for the others is
 //! P' = P − P_·M P_MM⁻¹ P_M·, and the residual of row i when it is left out too is αᵢ / P'ᵢᵢ.
 
-use super::{Problem, Solution, encode, grid, inverse::inverse, search};
+use super::{Problem, Solution, encode, grid, inverse::shifted_inverse, search};
 use enn_common::staged::Staged;
 use nalgebra::{Cholesky, DMatrix, DVector};
 use std::collections::BTreeMap;
@@ -79,9 +79,7 @@ pub(super) fn left_out(gram: &DMatrix<f64>, targets: &DMatrix<f64>) -> Option<f6
 
 impl System {
     fn new(gram: &DMatrix<f64>, lambda: f64) -> Option<Self> {
-        let mut kernel = gram.clone();
-        (0..kernel.nrows()).for_each(|i| kernel[(i, i)] += lambda);
-        let inverse = inverse(&kernel)?;
+        let inverse = shifted_inverse(gram.clone(), lambda)?;
         let sums = inverse.column_sum();
         let total = sums.sum();
         if !(total.is_finite() && total > 0.0) {

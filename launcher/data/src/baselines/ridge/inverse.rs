@@ -7,8 +7,14 @@ use nalgebra::{Cholesky, DMatrix};
 /// Size up to which a block is inverted by Cholesky factorisation.
 const BASE: usize = 48;
 
+/// Returns the inverse of `matrix` + λ I; `None` when it is not positive definite to working precision.
+pub(in crate::baselines) fn shifted_inverse(mut matrix: DMatrix<f64>, lambda: f64) -> Option<DMatrix<f64>> {
+    (0..matrix.nrows()).for_each(|i| matrix[(i, i)] += lambda);
+    inverse(&matrix)
+}
+
 /// Returns the inverse; `None` when the matrix is not positive definite to working precision.
-pub(in crate::baselines) fn inverse(matrix: &DMatrix<f64>) -> Option<DMatrix<f64>> {
+fn inverse(matrix: &DMatrix<f64>) -> Option<DMatrix<f64>> {
     let n = matrix.nrows();
     if n <= BASE {
         return Some(Cholesky::new(matrix.clone())?.inverse());

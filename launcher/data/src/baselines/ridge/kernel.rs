@@ -18,22 +18,16 @@ const SETS_MAX: usize = 16;
 const ORDER_MAX: usize = 3;
 /// Initial weights of sets of one, two and more inputs, for λ = 1.
 const FIRST: [f64; 3] = [3.0, 1.0, 0.3];
-/// Factors that are tried for a weight.
 const MOVES: [f64; 3] = [0.0, 0.25, 4.0];
-/// Maximum rounds of coordinate descent.
 const ROUNDS: usize = 3;
-/// Maximum inputs of a data set.
 const COLUMNS_MAX: usize = 64;
 /// Maximum rows and output cells by which weights are chosen.
 const SEARCH_ROWS_MAX: usize = 256;
 const SEARCH_CELLS_MAX: usize = 96;
-/// Maximum and minimum number of fitted rows.
 const ROWS_MAX: usize = 2_048;
 const ROWS_MIN: usize = 64;
-/// Maximum multiplications for the forecasts of all rows.
 const FORECAST_WORK_MAX: usize = 100_000_000_000;
 
-/// A fitted kernel ridge.
 #[derive(Debug)]
 pub struct KernelRidge {
     kernel: ProductKernel,
@@ -53,7 +47,6 @@ struct ProductKernel {
     sets: Vec<(Vec<usize>, f64)>,
 }
 
-/// Similarity measure of an input.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum InputKind {
     /// Similarity is 1 for equal categories and 0 otherwise.

@@ -1,6 +1,6 @@
 //! More rows than columns: the normal equations (G + λI) B = R with G = Σ x xᵀ, R = Σ x yᵀ over centred rows.
 
-use super::{Problem, Solution, encode, grid, inverse::inverse, search};
+use super::{Problem, Solution, encode, grid, inverse::shifted_inverse, search};
 use nalgebra::{DMatrix, DVector};
 use rayon::prelude::*;
 
@@ -21,7 +21,6 @@ const FILL_WORK_MAX: usize = 2_000_000_000;
 /// Rows with missing targets; for each the cells and their filled-in values, initially 0.
 type Missing = Vec<(usize, Vec<(usize, f64)>)>;
 
-/// Normal equations over the training rows.
 struct NormalEquations {
     /// Shape (columns, columns).
     gram: DMatrix<f64>,
@@ -36,7 +35,7 @@ pub(super) fn solve(problem: &Problem) -> Option<Solution> {
     let columns = sums.gram.nrows();
     let lambdas = grid(sums.gram.trace() / columns as f64);
     let place = search(|place| sums.error(lambdas[place], problem.rows.len()))?;
-    let inverse = sums.inverse(lambdas[place])?;
+    let inverse = shifted_inverse(sums.gram.clone(), lambdas[place])?;
     let mut missing = missing(problem);
     let work = missing.iter().map(|(_, cells)| cells.len() * columns).sum::<usize>();
     let mean_filled = work > FILL_WORK_MAX;
@@ -53,14 +52,13 @@ impl NormalEquations {
     fn over(problem: &Problem) -> Self {
         let part_rows = problem.rows.len().div_ceil(PARTS);
         let parts: Vec<Self> = problem.rows.par_chunks(part_rows).map(|rows| Self::of(problem, rows)).collect();
-        let mut parts = parts.into_iter();
-        let mut sums = parts.next().unwrap_or_else(|| Self::of(problem, &[]));
-        for part in parts {
+        let add = |mut sums: Self, part: Self| {
             sums.gram += part.gram;
             sums.cross += part.cross;
             sums.square += part.square;
-        }
-        sums
+            sums
+        };
+        parts.into_iter().reduce(add).unwrap_or_else(|| Self::of(problem, &[]))
     }
 
     fn of(problem: &Problem, rows: &[usize]) -> Self {
@@ -78,15 +76,9 @@ impl NormalEquations {
         sums
     }
 
-    fn inverse(&self, lambda: f64) -> Option<DMatrix<f64>> {
-        let mut system = self.gram.clone();
-        (0..system.nrows()).for_each(|i| system[(i, i)] += lambda);
-        inverse(&system)
-    }
-
     /// Generalised cross-validation error: residual sum of squares ÷ (1 − degrees of freedom ÷ rows)².
     fn error(&self, lambda: f64, rows: usize) -> Option<f64> {
-        let inverse = self.inverse(lambda)?;
+        let inverse = shifted_inverse(self.gram.clone(), lambda)?;
         let coefficients = &inverse * &self.cross;
         let explained = 2.0 * coefficients.dot(&self.cross) - coefficients.dot(&(&self.gram * &coefficients));
         let freedom = 1.0 + self.gram.nrows() as f64 - lambda * inverse.trace();

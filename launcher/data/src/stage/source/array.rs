@@ -2,10 +2,10 @@
 //! file first.
 
 use super::{
-    Piece, Pieces, Request, Source,
+    Pieces, Request, Source,
     block::{Block, PieceError},
     clean::{Cell, Digits},
-    typed::{self, CellSource, PIECE_ROWS},
+    typed::{self, CellSource, PIECE_ROWS, RowPieces, RowTable},
 };
 use crate::stage::{
     bound::{self, BoundError},
@@ -32,14 +32,11 @@ use std::{
 };
 use zip::ZipArchive;
 
-/// Names of formats in messages.
 const NPZ: &str = "a zip of NumPy arrays";
 const SAFETENSORS: &str = "safetensors";
 
-/// Maximum entries of a zip.
 const ENTRIES_MAX: usize = 10_000;
 
-/// Type of an array's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ElementKind {
     Npy(NpyElement),
@@ -82,7 +79,6 @@ impl ElementKind {
     }
 }
 
-/// File that holds an array's bytes.
 #[derive(Debug, Clone)]
 enum Storage {
     File(Arc<File>),
@@ -95,7 +91,6 @@ pub(crate) struct NamedArray {
     pub name: String,
     /// Sizes of the axes; the first axis counts rows.
     pub shape: Vec<u64>,
-    /// Path of the file, for messages.
     pub path: PathBuf,
     kind: ElementKind,
     place: Storage,
@@ -113,12 +108,10 @@ impl NamedArray {
         self.shape.first().copied().unwrap_or(0)
     }
 
-    /// Returns the number of elements in a row.
     pub(crate) fn width(&self) -> usize {
         self.shape.iter().skip(1).product::<u64>() as usize
     }
 
-    /// Whether all elements are integers.
     pub(crate) fn is_integer(&self) -> bool {
         !matches!(self.kind, ElementKind::Bf16 | ElementKind::Npy(NpyElement::F16 | NpyElement::F32 | NpyElement::F64))
     }
@@ -135,7 +128,6 @@ impl NamedArray {
     }
 }
 
-/// Bytes of some rows of an array.
 #[derive(Debug)]
 pub(crate) struct RowBytes {
     bytes: Vec<u8>,
@@ -170,15 +162,7 @@ fn caught<T>(
     format: &'static str,
     read: impl FnOnce() -> Result<T, StageError>,
 ) -> Result<T, StageError> {
-    panics::caught(library, read).unwrap_or_else(|panic| Err(unreadable(path, format, panic)))
-}
-
-fn unreadable(
-    path: &Path,
-    format: &'static str,
-    cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-) -> StageError {
-    StageError::Unreadable { path: path.to_path_buf(), format, cause: cause.into() }
+    panics::caught(library, read).unwrap_or_else(|panic| Err(StageError::unreadable(path, format, panic)))
 }
 
 fn npy(path: &Path) -> Result<NamedArray, StageError> {
@@ -188,7 +172,7 @@ fn npy(path: &Path) -> Result<NamedArray, StageError> {
     let header = Header::parse(&head).map_err(|kind| StagedError::Npy { path: path.to_path_buf(), kind })?;
     let bytes = file.metadata().map_err(FileError::of("measure", path))?.len();
     if bytes < header.data_offset as u64 + header.data_bytes() {
-        return Err(unreadable(
+        return Err(StageError::unreadable(
             path,
             "a NumPy array",
             format!("it ends early: {bytes} bytes for shape {:?}", header.shape),
@@ -203,20 +187,25 @@ fn npy(path: &Path) -> Result<NamedArray, StageError> {
 
 fn npz(path: &Path, scratch: &Path) -> Result<Vec<NamedArray>, StageError> {
     let file = regular::open(path)?;
-    let mut archive = ZipArchive::new(io::BufReader::new(file)).map_err(|cause| unreadable(path, NPZ, cause))?;
+    let mut archive =
+        ZipArchive::new(io::BufReader::new(file)).map_err(|cause| StageError::unreadable(path, NPZ, cause))?;
     if archive.len() > ENTRIES_MAX {
-        return Err(unreadable(path, NPZ, format!("it has {} entries, at most {ENTRIES_MAX} are read", archive.len())));
+        return Err(StageError::unreadable(
+            path,
+            NPZ,
+            format!("it has {} entries, at most {ENTRIES_MAX} are read", archive.len()),
+        ));
     }
     std::fs::create_dir_all(scratch).map_err(FileError::of("make the directory", scratch))?;
     let mut unpacked = Scratch::new(scratch);
     let mut headers = Vec::new();
     for index in 0..archive.len() {
-        let mut entry = archive.by_index(index).map_err(|cause| unreadable(path, NPZ, cause))?;
-        let name = entry.name().map_err(|cause| unreadable(path, NPZ, cause))?.into_owned();
+        let mut entry = archive.by_index(index).map_err(|cause| StageError::unreadable(path, NPZ, cause))?;
+        let name = entry.name().map_err(|cause| StageError::unreadable(path, NPZ, cause))?.into_owned();
         let Some(name) = name.strip_suffix(".npy").map(str::to_string) else { continue };
         let start = unpacked.bytes();
         let header = unpack(&mut entry, &mut unpacked, scratch).map_err(|error| match error {
-            UnpackError::Cause(cause) => unreadable(path, NPZ, format!("array {name:?}: {cause}")),
+            UnpackError::Cause(cause) => StageError::unreadable(path, NPZ, format!("array {name:?}: {cause}")),
             UnpackError::Stage(error) => error,
         })?;
         headers.push((name, start + header.data_offset as u64, header));
@@ -233,7 +222,6 @@ fn npz(path: &Path, scratch: &Path) -> Result<Vec<NamedArray>, StageError> {
     Ok(headers.into_iter().map(array).collect())
 }
 
-/// Reasons why an array of a zip cannot be unpacked.
 enum UnpackError {
     Cause(String),
     Stage(StageError),
@@ -274,9 +262,9 @@ fn safetensors(path: &Path) -> Result<Vec<NamedArray>, StageError> {
         return Err(BoundError::new(path, found, format!("at most {}", keys::NAMES_BYTES_MAX), hint).into());
     }
     let (length, metadata) =
-        SafeTensors::read_metadata(map.bytes()).map_err(|cause| unreadable(path, SAFETENSORS, cause))?;
+        SafeTensors::read_metadata(map.bytes()).map_err(|cause| StageError::unreadable(path, SAFETENSORS, cause))?;
     if let Some(name) = keys::twice(map.bytes().get(8..8 + length).unwrap_or_default()) {
-        return Err(unreadable(path, SAFETENSORS, format!("its header has {name:?} twice")));
+        return Err(StageError::unreadable(path, SAFETENSORS, format!("its header has {name:?} twice")));
     }
     let place = Storage::File(Arc::new(regular::open(path)?));
     let mut arrays = Vec::new();
@@ -313,23 +301,25 @@ fn kind_of(dtype: Dtype) -> Option<ElementKind> {
 /// Arrays as a table: an array (N) is a column of its name, an array (N, k) the columns `name[0]` to `name[k-1]`. The first array
 /// determines N; arrays with other lengths are ignored.
 pub(crate) struct ArraySource {
-    arrays: Arc<Vec<NamedArray>>,
+    table: Arc<ArrayTable>,
     header: Vec<String>,
+}
+
+struct ArrayTable {
+    arrays: Vec<NamedArray>,
     /// Index of the array and of the element in its row, for each column.
-    places: Arc<Vec<(usize, usize)>>,
+    places: Vec<(usize, usize)>,
     rows: u64,
     bytes: u64,
 }
 
 impl ArraySource {
-    /// Opens a file of arrays as a table.
     pub(crate) fn open(path: &Path, format: SourceFormat, scratch: &Path) -> Result<Self, StageError> {
         let mut arrays = open(path, format, scratch)?;
         arrays.retain(NamedArray::has_cells);
         let rows = arrays.first().map_or(0, NamedArray::rows);
         if rows == 0 {
-            let found = "the first array has no rows".to_string();
-            return Err(StageError::ZeroRows { path: path.to_path_buf(), found, hint: String::new() });
+            return Err(StageError::zero_rows(path, "the first array has no rows"));
         }
         let wide = arrays.iter().filter(|array| array.rows() == rows).map(|array| array.width() as u64);
         let columns = wide.fold(0, u64::saturating_add);
@@ -344,7 +334,7 @@ impl ArraySource {
             places.extend((0..array.width()).map(|element| (index, element)));
         }
         let bytes = path.metadata().map_err(FileError::of("measure", path))?.len();
-        Ok(Self { arrays: Arc::new(arrays), header, places: Arc::new(places), rows, bytes })
+        Ok(Self { table: Arc::new(ArrayTable { arrays, places, rows, bytes }), header })
     }
 }
 
@@ -354,96 +344,54 @@ impl Source for ArraySource {
     }
 
     fn rows_estimate(&self) -> u64 {
-        self.rows
+        self.table.rows
     }
 
     fn start(&self, request: Arc<Request>, from: Option<u64>) -> Result<Box<dyn Pieces>, StageError> {
-        let width = self.arrays.iter().map(NamedArray::width).max().unwrap_or(1).max(1);
+        let width = self.table.arrays.iter().map(NamedArray::width).max().unwrap_or(1).max(1);
         let step = (PIECE_ROWS * 64 / width).clamp(1, PIECE_ROWS) as u64;
-        let arrays = self.arrays.clone();
-        let places = self.places.clone();
-        Ok(Box::new(ArrayPieces {
-            arrays,
-            places,
-            rows: self.rows,
-            bytes: self.bytes,
-            step,
-            at: from.unwrap_or(0),
-            request,
-        }))
+        let rows = from.unwrap_or(0)..self.table.rows;
+        Ok(Box::new(RowPieces { table: self.table.clone(), rows, step, request }))
     }
 }
 
-struct ArrayPieces {
-    arrays: Arc<Vec<NamedArray>>,
-    places: Arc<Vec<(usize, usize)>>,
-    rows: u64,
-    bytes: u64,
-    step: u64,
-    at: u64,
-    request: Arc<Request>,
-}
-
-impl Pieces for ArrayPieces {
-    fn next(&mut self) -> Result<Option<Box<dyn Piece>>, StageError> {
-        if self.at >= self.rows {
-            return Ok(None);
-        }
-        let rows = self.at..(self.at + self.step).min(self.rows);
-        self.at = rows.end;
-        let bytes = self.bytes * (rows.end - rows.start) / self.rows;
-        let arrays = self.arrays.clone();
-        let places = self.places.clone();
-        Ok(Some(Box::new(ArrayPiece { arrays, places, rows, bytes, request: self.request.clone() })))
-    }
-}
-
-struct ArrayPiece {
-    arrays: Arc<Vec<NamedArray>>,
-    places: Arc<Vec<(usize, usize)>>,
-    rows: Range<u64>,
-    bytes: u64,
-    request: Arc<Request>,
-}
-
-impl Piece for ArrayPiece {
-    fn decode(self: Box<Self>) -> Result<Block, PieceError> {
+impl RowTable for ArrayTable {
+    fn decode(&self, rows: Range<u64>, request: &Request) -> Result<Block, PieceError> {
         let mut parts: Vec<Option<RowBytes>> = self.arrays.iter().map(|_| None).collect();
-        let wanted: Vec<usize> = match self.request.hash_rows {
+        let wanted: Vec<usize> = match request.hash_rows {
             true => (0..self.places.len()).collect(),
-            false => self.request.columns.clone(),
+            false => request.columns.clone(),
         };
         for column in wanted {
             let array = self.places[column].0;
             if parts[array].is_none() {
-                parts[array] = Some(self.arrays[array].read(self.rows.clone())?);
+                parts[array] = Some(self.arrays[array].read(rows.clone())?);
             }
         }
-        typed::block(&self.request, &ArrayCells { piece: &self, parts }, self.bytes)
-    }
-
-    fn end(&self) -> u64 {
-        self.rows.end
+        let count = rows.end - rows.start;
+        let cells = ArrayCells { table: self, rows: count as usize, parts };
+        typed::block(request, &cells, self.bytes * count / self.rows)
     }
 }
 
 struct ArrayCells<'a> {
-    piece: &'a ArrayPiece,
+    table: &'a ArrayTable,
+    rows: usize,
     parts: Vec<Option<RowBytes>>,
 }
 
 impl CellSource for ArrayCells<'_> {
     fn rows(&self) -> usize {
-        (self.piece.rows.end - self.piece.rows.start) as usize
+        self.rows
     }
 
     fn width(&self) -> usize {
-        self.piece.places.len()
+        self.table.places.len()
     }
 
     fn cell(&self, row: usize, column: usize) -> Cell<'_> {
-        let (array, element) = self.piece.places[column];
-        let width = self.piece.arrays[array].width();
+        let (array, element) = self.table.places[column];
+        let width = self.table.arrays[array].width();
         self.parts[array].as_ref().map_or(Cell::Missing, |part| part.cell(row * width + element))
     }
 }

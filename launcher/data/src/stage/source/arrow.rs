@@ -11,7 +11,7 @@ use super::{
     typed::{self, CellSource, PIECE_ROWS},
 };
 use crate::stage::{
-    batches::{Batches, FileBatches, ample, text_bytes},
+    batches::{Batches, FileBatches, ample, next_batch, text_bytes},
     error::StageError,
 };
 use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray, types};
@@ -31,7 +31,6 @@ use std::{
 /// First bytes of an IPC file; a stream has no magic.
 const FILE_MAGIC: &[u8; 6] = b"ARROW1";
 
-/// Container format of the batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Container {
     Parquet,
@@ -49,7 +48,6 @@ impl Container {
     }
 }
 
-/// An open file of record batches.
 #[derive(Debug)]
 pub(crate) struct ArrowSource {
     path: PathBuf,
@@ -65,9 +63,8 @@ type Cause = Box<dyn std::error::Error + Send + Sync>;
 type AllBatches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
 
 impl ArrowSource {
-    /// Opens a Parquet file.
     pub(crate) fn parquet(path: &Path) -> Result<Self, StageError> {
-        let builder = parquet(open(path)?).map_err(|cause| unreadable(path, Container::Parquet, cause.into()))?;
+        let builder = parquet(open(path)?).map_err(|cause| unreadable(path, Container::Parquet, cause))?;
         let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
         pages::check_rows(path, rows, path.metadata().map_err(FileError::of("measure", path))?.len())?;
         Self::new(path, Container::Parquet, builder.schema().clone(), Some(rows))
@@ -83,7 +80,7 @@ impl ArrowSource {
             Container::IpcFile => FileBatches::open(file, None, ample).map(|batches| batches.schema()),
             _ => Batches::open(BufReader::new(file), None, ample).map(|batches| batches.schema()),
         };
-        let schema = schema.map_err(|cause| unreadable(path, container, cause.into()))?;
+        let schema = schema.map_err(|cause| unreadable(path, container, cause))?;
         Self::new(path, container, schema.unwrap_or_else(|| Schema::empty().into()), None)
     }
 
@@ -95,16 +92,15 @@ impl ArrowSource {
         Ok(Self { path: path.to_path_buf(), container, schema, header, rows, bytes })
     }
 
-    /// Refuses pages of these columns that unpack to more than the limit.
     fn check_pages(&self, columns: &[usize]) -> Result<(), StageError> {
         if self.container != Container::Parquet {
             return Ok(());
         }
         let file = open(&self.path)?;
         let again = file.try_clone().map_err(FileError::of("read", &self.path))?;
-        let found = parquet(again).map_err(|cause| unreadable(&self.path, self.container, cause.into()))?;
+        let found = parquet(again).map_err(|cause| unreadable(&self.path, self.container, cause))?;
         let checked = panics::caught("parquet", || pages::check(&self.path, &file, found.metadata(), columns));
-        let panicked = |panic: panics::LibraryPanic| unreadable(&self.path, self.container, panic.to_string().into());
+        let panicked = |panic: panics::LibraryPanic| unreadable(&self.path, self.container, panic.to_string());
         Ok(checked.map_err(panicked)??)
     }
 
@@ -117,7 +113,9 @@ impl ArrowSource {
                 let mask = ProjectionMask::roots(builder.parquet_schema(), columns.iter().copied());
                 let builder = builder.with_projection(mask).with_batch_size(PIECE_ROWS);
                 let builder = builder.with_offset(usize::try_from(from)?);
-                Box::new(Guarded(Some(guarded(|| Ok(builder.build()?))?)))
+                let mut reader = Some(guarded(|| Ok(builder.build()?))?);
+                let read = move || next_batch(&mut reader, |reader| guarded(|| reader.next().transpose()));
+                Box::new(std::iter::from_fn(read))
             }
             Container::IpcFile => skip_rows(FileBatches::open(file, Some(columns.to_vec()), ample)?, from as usize),
             Container::IpcStream => {
@@ -127,7 +125,6 @@ impl ArrowSource {
     }
 }
 
-/// Turns a panic of the parquet reader on a damaged file into an error.
 fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowError> {
     panics::caught("parquet", read).unwrap_or_else(|panic| Err(ArrowError::ParquetError(panic.to_string())))
 }
@@ -136,21 +133,6 @@ fn parquet(file: File) -> Result<ParquetRecordBatchReaderBuilder<File>, ArrowErr
     guarded(|| Ok(ParquetRecordBatchReaderBuilder::try_new(file)?))
 }
 
-/// Iterator that ends after an error or a panic.
-struct Guarded<I>(Option<I>);
-
-impl<I: Iterator<Item = Result<RecordBatch, ArrowError>>> Iterator for Guarded<I> {
-    type Item = I::Item;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let mut inner = self.0.take()?;
-        let batch = guarded(|| inner.next().transpose()).transpose()?;
-        self.0 = batch.is_ok().then_some(inner);
-        Some(batch)
-    }
-}
-
-/// Skips the first `rows` rows of the batches.
 fn skip_rows(
     batches: impl Iterator<Item = Result<RecordBatch, ArrowError>> + Send + 'static,
     mut rows: usize,
@@ -174,8 +156,8 @@ fn open(path: &Path) -> Result<File, StageError> {
     Ok(file)
 }
 
-fn unreadable(path: &Path, container: Container, cause: Cause) -> StageError {
-    StageError::Unreadable { path: path.to_path_buf(), format: container.name(), cause }
+fn unreadable(path: &Path, container: Container, cause: impl Into<Cause>) -> StageError {
+    StageError::unreadable(path, container.name(), cause)
 }
 
 impl Source for ArrowSource {
@@ -202,7 +184,7 @@ impl Source for ArrowSource {
                     field.name(),
                     field.data_type()
                 );
-                return Err(unreadable(&self.path, self.container, cause.into()));
+                return Err(unreadable(&self.path, self.container, cause));
             }
         }
         let mut place = vec![None; self.header.len()];
@@ -223,12 +205,10 @@ impl Source for ArrowSource {
     }
 }
 
-/// A pass over the batches.
 struct ArrowPieces {
     path: PathBuf,
     container: Container,
     batches: AllBatches,
-    /// Remainder of a batch that is longer than a piece.
     rest: Option<RecordBatch>,
     /// Index in a batch for each column of the file.
     place: Arc<Vec<Option<usize>>>,
@@ -244,7 +224,7 @@ impl Pieces for ArrowPieces {
             None => match self.batches.next() {
                 None => return Ok(None),
                 Some(Ok(batch)) => batch,
-                Some(Err(cause)) => return Err(unreadable(&self.path, self.container, cause.into())),
+                Some(Err(cause)) => return Err(unreadable(&self.path, self.container, cause)),
             },
         };
         let rows = batch.num_rows().min(PIECE_ROWS);
@@ -254,7 +234,7 @@ impl Pieces for ArrowPieces {
         let bytes = (rows as f64 * self.bytes_per_row) as u64;
         let batch = batch.slice(0, rows);
         // Each cell of a dictionary column may become a copy of its text.
-        ample(text_bytes(&batch)).map_err(|cause| unreadable(&self.path, self.container, cause.into()))?;
+        ample(text_bytes(&batch)).map_err(|cause| unreadable(&self.path, self.container, cause))?;
         let file = (self.path.clone(), self.container);
         let place = self.place.clone();
         let request = self.request.clone();
@@ -277,7 +257,6 @@ pub(crate) fn decode(batch: RecordBatch, request: Arc<Request>) -> Result<Result
 }
 
 struct ArrowPiece {
-    /// Path and container, for messages.
     file: (PathBuf, Container),
     batch: RecordBatch,
     place: Arc<Vec<Option<usize>>>,
@@ -294,8 +273,7 @@ impl Piece for ArrowPiece {
             typed::block(&self.request, &BatchCells { piece: &self, columns }, self.bytes)
         };
         let (path, container) = &self.file;
-        panics::caught("arrow-array", decode)
-            .unwrap_or_else(|panic| Err(unreadable(path, *container, panic.into()).into()))
+        panics::caught("arrow-array", decode).unwrap_or_else(|panic| Err(unreadable(path, *container, panic).into()))
     }
 
     fn end(&self) -> u64 {
@@ -326,7 +304,6 @@ impl CellSource for BatchCells<'_> {
     }
 }
 
-/// A column with the accessor of its type.
 enum Column<'a> {
     Null,
     Typed(&'a dyn Array, Box<dyn Fn(usize) -> Cell<'a> + 'a>),
@@ -424,7 +401,6 @@ impl<'a> Column<'a> {
     }
 }
 
-/// Returns the accessor of an f64 column.
 fn reals<'a>(array: &'a dyn Array) -> Box<dyn Fn(usize) -> Cell<'a> + 'a> {
     let values = array.as_primitive::<types::Float64Type>().values();
     Box::new(move |row| Cell::Real(values[row]))
@@ -450,7 +426,6 @@ fn lists(array: &dyn Array) -> Option<Vec<Option<Vec<String>>>> {
     (0..array.len()).map(each).collect()
 }
 
-/// Whether the type is a list of labels.
 fn is_list(kind: &DataType) -> bool {
     let (DataType::List(of) | DataType::LargeList(of)) = kind else { return false };
     is_read(of.data_type())
@@ -462,7 +437,6 @@ fn fits_request(kind: &DataType, request: &Request, column: usize) -> bool {
     is_read(kind) || (is_list(kind) && specs.all(|(spec, _)| matches!(spec.kind, ColumnKind::Labels(_))))
 }
 
-/// Returns the accessor of dates and time stamps.
 fn moments<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> Cell<'a> + 'a>> {
     use crate::stage::timestamp::{DAY_S, SECOND_US};
     use types as t;
@@ -492,7 +466,6 @@ fn moments<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> Cell<'a> + '
     }))
 }
 
-/// Whether the type is supported.
 fn is_read(kind: &DataType) -> bool {
     match kind {
         DataType::Dictionary(_, values) => is_read(values),

@@ -4,13 +4,10 @@ use super::super::error::{CellError, StageError};
 use enn_common::config::data::{Index, Labels};
 use std::collections::HashMap;
 
-/// Index of a missing word.
 pub(crate) const NO_WORD: u32 = u32::MAX;
 
-/// Value of a missing time.
 pub(crate) const NO_TIME: i64 = i64::MIN;
 
-/// Meaning of a column's cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ColumnKind {
     /// Real numbers, NaN where missing.
@@ -25,16 +22,13 @@ pub(crate) enum ColumnKind {
     Time,
     /// Times with day and hour, Unix seconds: a bare year or month is invalid.
     Calendar,
-    /// Identifiers of rows.
     Key,
     /// The words train, val and test.
     Split,
 }
 
-/// Request for a column.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ColumnSpec {
-    /// Name of the column in the source.
     pub column: String,
     pub kind: ColumnKind,
     /// Smallest and largest number that is input_bounds; others count as missing.
@@ -47,13 +41,11 @@ impl ColumnSpec {
     /// Range of all finite f32 numbers.
     pub(crate) const ANY: (f64, f64) = (-(f32::MAX as f64), f32::MAX as f64);
 
-    /// Creates a request without range and sentinel.
     pub(crate) fn new(column: &str, kind: ColumnKind) -> Self {
         Self { column: column.to_string(), kind, range: Self::ANY, sentinel: None }
     }
 }
 
-/// Cells of one requested column.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Values {
     /// NaN stands for missing numbers.
@@ -66,7 +58,6 @@ pub(crate) enum Values {
 }
 
 impl Values {
-    /// Creates an empty column with capacity for `rows` cells.
     pub(crate) fn new(kind: ColumnKind, rows: usize) -> Self {
         match kind {
             ColumnKind::Number | ColumnKind::Index(_) => Self::Numbers(Vec::with_capacity(rows)),
@@ -76,7 +67,6 @@ impl Values {
         }
     }
 
-    /// Removes the cells from row `rows` on.
     pub(crate) fn truncate(&mut self, rows: usize) {
         match self {
             Self::Numbers(values) => values.truncate(rows),
@@ -107,7 +97,6 @@ impl Values {
     }
 }
 
-/// A column of words, each stored once.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Words {
     /// Index into `list`, one per row.
@@ -118,7 +107,6 @@ pub(crate) struct Words {
 }
 
 impl Words {
-    /// Appends a cell with a word.
     pub(crate) fn push(&mut self, word: &str) {
         // Tables that are sorted by entity have long runs of one word.
         if let Some(last) = self.ids.last()
@@ -135,18 +123,15 @@ impl Words {
         self.ids.push(id);
     }
 
-    /// Appends a missing cell.
     pub(crate) fn push_missing(&mut self) {
         self.ids.push(NO_WORD);
     }
 }
 
-/// Identifier of a row.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
     /// An integer, which becomes the row's id.
     Integer(i64),
-    /// Any other text; rows are then numbered.
     Text(String),
 }
 
@@ -157,25 +142,21 @@ pub(crate) struct CellCounts {
     pub missing: u64,
     /// Number of cells with inf or nan.
     pub non_finite: u64,
-    /// Number of cells outside the declared range.
     pub out_of_range: u64,
     /// Number of cells beyond the rows of an index, which became the nearest row.
     pub clamped: u64,
 }
 
 impl CellCounts {
-    /// Converts the counts for a resume point.
     pub(crate) fn to_array(self) -> [u64; 4] {
         [self.missing, self.non_finite, self.out_of_range, self.clamped]
     }
 
-    /// Restores the counts of a resume point.
     pub(crate) fn from_array(counts: &[u64; 4]) -> Self {
         let [missing, non_finite, out_of_range, clamped] = *counts;
         Self { missing, non_finite, out_of_range, clamped }
     }
 
-    /// Adds other counts.
     pub(crate) fn add(&mut self, other: &Self) {
         self.missing += other.missing;
         self.non_finite += other.non_finite;
@@ -206,10 +187,8 @@ pub(crate) struct Block {
     pub wrong_width_at: Option<u64>,
 }
 
-/// Reasons why a piece could not be decoded.
 #[derive(Debug)]
 pub(crate) enum PieceError {
-    /// A cell is invalid.
     Cell {
         file: usize,
         /// Number of lines or rows from the beginning of the piece.

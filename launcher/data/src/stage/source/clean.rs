@@ -16,7 +16,6 @@ pub(crate) struct MissingTokens {
 }
 
 impl MissingTokens {
-    /// Parses the tokens of the configuration.
     pub(crate) fn new(tokens: &[String]) -> Self {
         let tokens: Vec<String> = tokens.iter().map(|token| token.trim().to_string()).collect();
         let numbers = tokens.iter().filter_map(|token| token.parse().ok()).filter(|n: &f64| n.is_finite()).collect();
@@ -33,12 +32,10 @@ impl MissingTokens {
         self.has_numbers() && words::number(text).is_some_and(|text| text.parse().is_ok_and(|value| self.may_be(value)))
     }
 
-    /// Returns the numeric tokens.
     pub(crate) fn numbers(&self) -> &[f64] {
         &self.numbers
     }
 
-    /// Whether any token is a number.
     pub(crate) fn has_numbers(&self) -> bool {
         !self.numbers.is_empty()
     }
@@ -49,14 +46,11 @@ impl MissingTokens {
     }
 }
 
-/// Outcome of cleaning one cell, for the counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CellOutcome {
     Valid,
     Missing,
-    /// The cell was inf or nan.
     NonFinite,
-    /// The number was outside its range.
     OutOfRange,
     /// The number was outside the rows of an index and became the nearest row.
     Clamped,
@@ -109,7 +103,6 @@ fn row_of(value: f64, index: Index) -> Result<(f64, CellOutcome), CellError> {
     })
 }
 
-/// Appends a cell given as trimmed text to its column.
 pub(crate) fn push_text(
     text: &str,
     spec: &ColumnSpec,
@@ -146,7 +139,6 @@ pub(crate) fn push_text(
     Ok(CellOutcome::Valid)
 }
 
-/// Parses the usual spellings of a split's name.
 fn split(text: &str) -> Result<&'static str, CellError> {
     match text.to_ascii_lowercase().as_str() {
         "train" | "training" => Ok("train"),
@@ -164,7 +156,6 @@ pub(crate) fn key(text: &str) -> Key {
     }
 }
 
-/// Appends a missing cell to its column.
 pub(crate) fn push_missing(spec: &ColumnSpec, column: &mut Values) -> Result<CellOutcome, CellError> {
     debug_assert_eq!(std::mem::discriminant(&Values::new(spec.kind, 0)), std::mem::discriminant(column));
     match column {
@@ -179,7 +170,6 @@ pub(crate) fn push_missing(spec: &ColumnSpec, column: &mut Values) -> Result<Cel
     Ok(CellOutcome::Missing)
 }
 
-/// Precision of a number's type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Digits {
     /// Type f32.
@@ -200,7 +190,6 @@ impl Digits {
         }
     }
 
-    /// Returns the shortest decimal of a number of this precision.
     fn text(self, value: f64) -> String {
         match self {
             Self::Single => words::single(value as f32),
@@ -210,7 +199,6 @@ impl Digits {
     }
 }
 
-/// A cell of a typed source.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Cell<'a> {
     Missing,
@@ -228,13 +216,11 @@ pub(crate) enum Cell<'a> {
     Time(i64),
     /// A time with a fraction of a second, microseconds since 1970.
     Moment(i64),
-    /// A list of labels.
     List(&'a [String]),
 }
 
 impl Cell<'_> {
-    /// Returns the cell as a text.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         match self {
             Self::Missing => String::new(),
             Self::Real(value) => words::real(*value),
@@ -278,7 +264,6 @@ impl Cell<'_> {
     }
 }
 
-/// Appends a time to its column.
 fn push_time(time: i64, column: &mut Values) -> CellOutcome {
     if let Values::Times(times) = column {
         times.push(time);
@@ -286,7 +271,6 @@ fn push_time(time: i64, column: &mut Values) -> CellOutcome {
     CellOutcome::Valid
 }
 
-/// Appends a typed cell to its column.
 pub(crate) fn push_cell(
     cell: Cell<'_>,
     spec: &ColumnSpec,

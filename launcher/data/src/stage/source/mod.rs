@@ -20,7 +20,6 @@ use clean::MissingTokens;
 use enn_common::config::data::{DataConfig, SourceFormat};
 use std::{path::Path, sync::Arc};
 
-/// An open file with a table.
 pub(crate) trait Source: Send + Sync {
     /// Returns the column names in file order.
     fn header(&self) -> &[String];
@@ -28,7 +27,6 @@ pub(crate) trait Source: Send + Sync {
     /// Estimates the number of rows for the disk check; exact where the format states it.
     fn rows_estimate(&self) -> u64;
 
-    /// Returns a warning about the file, if there is one.
     fn warning(&self) -> Option<String> {
         None
     }
@@ -43,7 +41,6 @@ pub(crate) trait Pieces: Send {
     fn next(&mut self) -> Result<Option<Box<dyn Piece>>, StageError>;
 }
 
-/// A run of rows that is not decoded yet.
 pub(crate) trait Piece: Send {
     fn decode(self: Box<Self>) -> Result<Block, PieceError>;
 
@@ -51,10 +48,8 @@ pub(crate) trait Piece: Send {
     fn end(&self) -> u64;
 }
 
-/// Parameters of a pass over a file.
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// Index of the file, for the blocks.
     pub file: usize,
     pub specs: Vec<ColumnSpec>,
     /// For each requested column its index in this file's header.
@@ -89,7 +84,6 @@ pub(crate) fn format_of(path: &Path, format: Option<SourceFormat>) -> Result<Sou
     Ok(format)
 }
 
-/// Whether a file's extension is that of a data format.
 pub fn is_data(path: &Path) -> bool {
     path.extension().is_some() && format_of(path, None).is_ok()
 }

@@ -10,20 +10,17 @@ use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 const PAGE_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of a page header that are read, in successive attempts; its minimum and maximum values may be long.
 const HEADER_BYTES: [usize; 3] = [256, 64 << 10, 4 << 20];
-/// Maximum depth of nested structures.
 const DEPTH_MAX: u32 = 8;
 /// Maximum stated rows of a file: this many plus `ROWS_PER_BYTE` per byte.
 const ROWS_FREE: u64 = 1 << 20;
 const ROWS_PER_BYTE: u64 = 4096;
 const HINT: &str = "the file is damaged or made to look small: write it anew, with pages of about one MiB";
 
-/// Sizes and counts in a page header.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Page {
     unpacked: u64,
     packed: u64,
     values: u64,
-    /// Length of the header.
     bytes: u64,
 }
 
@@ -136,7 +133,6 @@ impl Thrift<'_> {
         Some(Some(byte & 0x0f))
     }
 
-    /// Skips a value of this kind.
     fn skip_value(&mut self, kind: u8, depth: u32) -> Option<()> {
         match kind {
             1 | 2 => Some(()),

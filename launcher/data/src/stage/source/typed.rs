@@ -1,18 +1,17 @@
 //! Blocks from typed sources: cells are pushed column by column, hashes row by row.
 
 use super::{
-    Request,
+    Piece, Pieces, Request,
     block::{Block, CellCounts, PieceError, Values},
     clean::{self, Cell},
 };
+use crate::stage::error::StageError;
+use std::{ops::Range, sync::Arc};
 use twox_hash::XxHash3_128;
 
-/// Maximum rows of a piece of a typed source.
 pub(crate) const PIECE_ROWS: usize = 8192;
 
-/// Access to the cells of a piece.
 pub(crate) trait CellSource {
-    /// Returns the number of rows of the piece.
     fn rows(&self) -> usize;
     /// Returns the number of columns of the file; cells of other than the requested columns are only read to hash rows.
     fn width(&self) -> usize;
@@ -23,7 +22,46 @@ pub(crate) trait CellSource {
     }
 }
 
-/// Decodes and cleans a piece to a block.
+/// A table whose rows can be read in any order.
+pub(crate) trait RowTable: Send + Sync + 'static {
+    fn decode(&self, rows: Range<u64>, request: &Request) -> Result<Block, PieceError>;
+}
+
+/// A pass over a table in pieces of `step` rows.
+pub(crate) struct RowPieces<T> {
+    pub table: Arc<T>,
+    pub rows: Range<u64>,
+    pub step: u64,
+    pub request: Arc<Request>,
+}
+
+struct RowPiece<T> {
+    table: Arc<T>,
+    rows: Range<u64>,
+    request: Arc<Request>,
+}
+
+impl<T: RowTable> Pieces for RowPieces<T> {
+    fn next(&mut self) -> Result<Option<Box<dyn Piece>>, StageError> {
+        if self.rows.is_empty() {
+            return Ok(None);
+        }
+        let rows = self.rows.start..(self.rows.start + self.step).min(self.rows.end);
+        self.rows.start = rows.end;
+        Ok(Some(Box::new(RowPiece { table: self.table.clone(), rows, request: self.request.clone() })))
+    }
+}
+
+impl<T: RowTable> Piece for RowPiece<T> {
+    fn decode(self: Box<Self>) -> Result<Block, PieceError> {
+        self.table.decode(self.rows, &self.request)
+    }
+
+    fn end(&self) -> u64 {
+        self.rows.end
+    }
+}
+
 pub(crate) fn block(request: &Request, cells: &dyn CellSource, bytes: u64) -> Result<Block, PieceError> {
     let rows: Vec<usize> = (0..cells.rows()).filter(|row| !cells.is_blank(*row)).collect();
     let mut block = Block {

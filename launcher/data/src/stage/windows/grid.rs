@@ -19,9 +19,8 @@ use std::{
 };
 
 /// Maximum bytes of a grid in memory, and of a bucket of a larger grid.
-const MEMORY_BYTES_MAX: u64 = 64 * 1024 * 1024;
+pub(super) const MEMORY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Maximum bytes of rows that are not yet in the spool.
 const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Bytes of one row in the spool beside its values: cell, row number and time.
@@ -38,23 +37,19 @@ pub(crate) fn disk_bytes(grids: impl Iterator<Item = (u64, u64)>, channels: usiz
     if largest <= MEMORY_BYTES_MAX { spooled } else { largest + spooled }
 }
 
-/// Returns the path of a source's spool file.
 pub(crate) fn spool(dir: &Path, source: u32) -> PathBuf {
     dir.join(format!("{CELLS}{source}"))
 }
 
-/// Whether the spool holds all rows that a resume point counts.
 pub(crate) fn has(spool: &Path, point: &ResumePoint) -> bool {
     let Kept::Cells { bytes, .. } = point.kept else { return true };
     std::fs::metadata(spool).map_or(0, |found| found.len()) >= bytes
 }
 
-/// Makes the rows in a spool durable.
 pub(crate) fn sync(spool: &Path) -> Result<(), StageError> {
     Ok(File::open(spool).and_then(|file| file.sync_data()).map_err(FileError::of("sync", spool))?)
 }
 
-/// A grid being filled.
 #[derive(Debug)]
 pub(crate) struct GridWriter {
     fill: Fill,
@@ -67,13 +62,11 @@ pub(crate) struct GridWriter {
     waiting_bytes: usize,
     /// Runs of the spool: bucket, offset and length.
     runs: Vec<(u64, u64, u64)>,
-    /// Number of runs in resume points.
     kept_runs: usize,
     spool: Scratch,
     grid: Scratch,
 }
 
-/// The part of the grid in memory.
 #[derive(Debug)]
 struct Fill {
     values: Vec<f32>,
@@ -82,12 +75,9 @@ struct Fill {
     first: u64,
     taken: Bits,
     policy: DuplicatePolicy,
-    occupied: u64,
-    repeats: u64,
-    first_repeat: Option<(u64, u64)>,
+    counts: GridCounts,
     /// Time of the first row of each cell in `values`.
     times: Vec<i64>,
-    clashes: u64,
 }
 
 #[derive(Debug)]
@@ -95,6 +85,11 @@ pub(crate) struct Grid {
     in_memory: Vec<f32>,
     file: Option<Scratch>,
     channels: usize,
+    pub counts: GridCounts,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GridCounts {
     /// Number of cells with a row.
     pub occupied: u64,
     /// Number of rows for a cell that had one already.
@@ -106,18 +101,9 @@ pub(crate) struct Grid {
 }
 
 impl GridWriter {
-    /// Creates a grid with scratch files below `dir`: empty, or as of the last resume point of the spool in `kept`.
+    /// Creates a grid with scratch files below `dir`: empty, or as of the last resume point of the spool in `kept`. A grid of more than
+    /// `memory_bytes`, usually `MEMORY_BYTES_MAX`, is spooled.
     pub(crate) fn new(
-        dir: &Path,
-        cells: u64,
-        channels: usize,
-        policy: DuplicatePolicy,
-        kept: Option<(&Path, &[ResumePoint])>,
-    ) -> Result<Self, StageError> {
-        Self::with_bound(dir, cells, channels, policy, kept, MEMORY_BYTES_MAX)
-    }
-
-    fn with_bound(
         dir: &Path,
         cells: u64,
         channels: usize,
@@ -135,11 +121,8 @@ impl GridWriter {
             first: 0,
             taken: Bits::new(cells),
             policy,
-            occupied: 0,
-            repeats: 0,
-            first_repeat: None,
+            counts: GridCounts::default(),
             times: vec![0; in_memory as usize],
-            clashes: 0,
         };
         let mut runs = Vec::new();
         let mut bytes = 0;
@@ -178,7 +161,6 @@ impl GridWriter {
         if self.waiting_bytes < WAITING_BYTES_MAX { Ok(()) } else { self.spill() }
     }
 
-    /// Writes all waiting rows to the spool.
     fn spill(&mut self) -> Result<(), StageError> {
         for (bucket, waiting) in (0..).zip(&mut self.waiting).filter(|(_, waiting)| !waiting.is_empty()) {
             self.runs.push((bucket, self.spool.append(waiting)?, waiting.len() as u64));
@@ -189,14 +171,12 @@ impl GridWriter {
         Ok(())
     }
 
-    /// Spills all rows and returns the state for a resume point.
     pub(crate) fn keep(&mut self) -> Result<Kept, StageError> {
         self.spill()?;
         let runs = self.runs[std::mem::replace(&mut self.kept_runs, self.runs.len())..].to_vec();
         Ok(Kept::Cells { runs, bytes: self.spool.bytes() })
     }
 
-    /// Puts the spooled rows of a bucket into the part of the grid in memory.
     fn refill(&mut self, bucket: u64) -> Result<(), StageError> {
         let record = RECORD_HEAD + self.fill.channels * 4;
         let mut values = vec![0.0; self.fill.channels];
@@ -215,7 +195,6 @@ impl GridWriter {
         Ok(())
     }
 
-    /// Fills the buckets that are not filled yet.
     pub(crate) fn finish(mut self) -> Result<Grid, StageError> {
         if !self.is_in_memory {
             self.spill()?;
@@ -230,9 +209,9 @@ impl GridWriter {
                 self.grid.append(mmap::bytes_of(&self.fill.values))?;
             }
         }
-        let Fill { values, channels, occupied, repeats, first_repeat, clashes, .. } = self.fill;
+        let Fill { values, channels, counts, .. } = self.fill;
         let (in_memory, file) = if self.is_in_memory { (values, None) } else { (Vec::new(), Some(self.grid)) };
-        Ok(Grid { in_memory, file, channels, occupied, repeats, first_repeat, clashes })
+        Ok(Grid { in_memory, file, channels, counts })
     }
 }
 
@@ -241,15 +220,15 @@ impl Fill {
         let repeats = self.taken.set(cell);
         let place = (cell - self.first) as usize;
         if repeats {
-            self.repeats += 1;
-            self.clashes += u64::from(self.times[place] != time);
+            self.counts.repeats += 1;
+            self.counts.clashes += u64::from(self.times[place] != time);
             let found = (row, cell);
-            self.first_repeat = Some(self.first_repeat.map_or(found, |first| first.min(found)));
+            self.counts.first_repeat = Some(self.counts.first_repeat.map_or(found, |first| first.min(found)));
             if self.policy != DuplicatePolicy::Last {
                 return;
             }
         } else {
-            self.occupied += 1;
+            self.counts.occupied += 1;
             self.times[place] = time;
         }
         let at = place * self.channels;
@@ -258,7 +237,6 @@ impl Fill {
 }
 
 impl Grid {
-    /// Reads the values of a run of cells, cell by cell.
     pub(crate) fn read(&self, cells: Range<u64>) -> Result<Vec<f32>, StageError> {
         let at = cells.start as usize * self.channels;
         let count = (cells.end - cells.start) as usize * self.channels;
@@ -278,7 +256,7 @@ mod tests {
         for policy in [DuplicatePolicy::First, DuplicatePolicy::Last] {
             let dir = tempfile::tempdir().unwrap();
             let grids = [u64::MAX, 4 * 2 * 10].map(|bound| {
-                let mut writer = GridWriter::with_bound(dir.path(), 97, 2, policy, None, bound).unwrap();
+                let mut writer = GridWriter::new(dir.path(), 97, 2, policy, None, bound).unwrap();
                 for row in 0..150u64 {
                     let cell = row * 41 % 97 % 90;
                     writer.put(cell, row, (row / 2) as i64, &[row as f32, -(row as f32)]).unwrap();
@@ -289,10 +267,9 @@ mod tests {
                 writer.finish().unwrap()
             });
             assert!(grids[0].file.is_none() && grids[1].file.is_some());
-            let facts = |grid: &Grid| (grid.occupied, grid.repeats, grid.first_repeat, grid.clashes);
-            assert_eq!(facts(&grids[0]), facts(&grids[1]));
-            assert_eq!(grids[0].occupied + grids[0].repeats, 150);
-            assert_eq!(grids[0].clashes, grids[0].repeats, "rows of a cell have times of their own");
+            assert_eq!(grids[0].counts, grids[1].counts);
+            assert_eq!(grids[0].counts.occupied + grids[0].counts.repeats, 150);
+            assert_eq!(grids[0].counts.clashes, grids[0].counts.repeats, "rows of a cell have times of their own");
             let bits = |grid: &Grid| grid.read(3..97).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<u32>>();
             assert_eq!(bits(&grids[0]), bits(&grids[1]));
             assert!(grids[0].read(96..97).unwrap()[0].is_nan());
@@ -306,14 +283,14 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let path = spool(dir.path(), 0);
             let resumed = |points: &[ResumePoint]| {
-                GridWriter::with_bound(dir.path(), 97, 2, DuplicatePolicy::Last, Some((&path, points)), bound).unwrap()
+                GridWriter::new(dir.path(), 97, 2, DuplicatePolicy::Last, Some((&path, points)), bound).unwrap()
             };
             let put = |writer: &mut GridWriter, rows: Range<u64>| {
                 rows.for_each(|row| {
                     writer.put(row * 41 % 97, row, (row / 2) as i64, &[row as f32, -(row as f32)]).unwrap()
                 });
             };
-            let mut whole = GridWriter::with_bound(dir.path(), 97, 2, DuplicatePolicy::Last, None, bound).unwrap();
+            let mut whole = GridWriter::new(dir.path(), 97, 2, DuplicatePolicy::Last, None, bound).unwrap();
             put(&mut whole, 0..150);
             let mut points: Vec<ResumePoint> = Vec::new();
             for (rows, lost) in [(0..50, 50..80), (50..51, 51..51), (51..120, 120..150)] {
@@ -328,8 +305,7 @@ mod tests {
             put(&mut last, 120..150);
             sync(&path).unwrap();
             let [whole, last] = [whole, last].map(|writer| writer.finish().unwrap());
-            let facts = |grid: &Grid| (grid.occupied, grid.repeats, grid.first_repeat, grid.clashes);
-            assert_eq!(facts(&whole), facts(&last));
+            assert_eq!(whole.counts, last.counts);
             let bits = |grid: &Grid| grid.read(0..97).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<u32>>();
             assert_eq!(bits(&whole), bits(&last));
             File::options().write(true).open(&path).unwrap().set_len(10).unwrap();

@@ -22,16 +22,13 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
 };
 
-/// Maximum number of entities.
 const ENTITIES_MAX: usize = 10_000;
 
-/// Maximum unknown entities that a note names.
 const EXAMPLES_MAX: usize = 5;
 
 /// First and last step with a row; `None` where no row has a time.
 type StepRange = Option<(i64, i64)>;
 
-/// Entities, time range and counts that the first pass found.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Keys {
     /// Entities, sorted by name, and the first and last step of each.
@@ -40,22 +37,16 @@ pub(crate) struct Keys {
     pub steps: StepRange,
     /// Number of rows with entity and time.
     pub rows: u64,
-    /// Number of rows without entity or time.
     pub unkeyed: u64,
     /// Number of rows whose time is not a multiple of the step.
     pub unaligned: u64,
-    /// Number of rows of entities that the model does not know.
     pub unknown_rows: u64,
-    /// Examples of such entities.
     pub unknown_entities: Vec<String>,
-    /// Time differences between consecutive rows of an entity.
     pub gaps: Gaps,
-    /// Entities that changed since the last resume point.
     unkept: BTreeSet<String>,
 }
 
 impl Keys {
-    /// Restores the keys of the last resume point.
     fn kept(points: &[ResumePoint]) -> Self {
         let mut keys = Self::default();
         for point in points {
@@ -72,7 +63,6 @@ impl Keys {
         keys
     }
 
-    /// Merges the keys of later rows.
     pub(crate) fn merge(mut self, part: Self) -> Self {
         part.entities.into_iter().for_each(|(name, span)| widen(&mut self.entities, name, span));
         self.steps = both(self.steps, part.steps);
@@ -95,7 +85,6 @@ impl Keys {
         self.rows as f64 / self.entities.values().flatten().map(steps).sum::<f64>().max(1.0)
     }
 
-    /// Replaces the entities' names by their canonical names.
     fn renamed(mut self, names: &Entities) -> Self {
         let mut named = BTreeMap::new();
         self.entities.iter().for_each(|(name, span)| widen(&mut named, names.name(name).into_owned(), *span));
@@ -103,7 +92,6 @@ impl Keys {
         self
     }
 
-    /// Refuses more entities than `ENTITIES_MAX`.
     pub(crate) fn check(&self, layout: &WindowsLayout) -> Result<(), StageError> {
         if self.entities.len() <= ENTITIES_MAX {
             return Ok(());
@@ -112,7 +100,6 @@ impl Keys {
     }
 }
 
-/// Returns the smallest range that covers two ranges.
 fn both(a: StepRange, b: StepRange) -> StepRange {
     match (a, b) {
         (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
@@ -120,7 +107,6 @@ fn both(a: StepRange, b: StepRange) -> StepRange {
     }
 }
 
-/// Extends the step range of an entity.
 fn widen(entities: &mut BTreeMap<String, StepRange>, name: String, steps: StepRange) {
     let own = entities.entry(name).or_default();
     *own = both(*own, steps);
@@ -129,15 +115,12 @@ fn widen(entities: &mut BTreeMap<String, StepRange>, name: String, steps: StepRa
 /// Keys of a table of one or more sources.
 pub(crate) struct TableKeys {
     pub by_source: Vec<Keys>,
-    /// Merged keys of all sources.
     pub all: Keys,
     pub names: Entities,
 }
 
-/// Maps the spellings of an entity in the files to one name.
 pub(crate) struct Entities {
     form: Form,
-    /// Entities of the model, when predicting.
     own: Option<Dictionary>,
 }
 
@@ -156,7 +139,6 @@ impl Entities {
         Self { form: form::of(&found), own: own.map(|names| Dictionary::of_model(names, None)) }
     }
 
-    /// Returns the canonical name of an entity.
     pub(crate) fn name<'a>(&'a self, word: &'a str) -> Cow<'a, str> {
         match &self.own {
             Some(own) => own.words().get(own.known(word) as usize).map_or(word, String::as_str).into(),
@@ -165,7 +147,6 @@ impl Entities {
     }
 }
 
-/// Reads the entity and the time of every row.
 pub(crate) fn read(
     job: &Job<'_>,
     layout: &WindowsLayout,
@@ -181,7 +162,6 @@ pub(crate) fn read(
 
 struct KeySink<'a> {
     layout: &'a WindowsLayout,
-    /// Entities of the model, when predicting.
     known: Option<Dictionary>,
 }
 

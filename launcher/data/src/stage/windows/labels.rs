@@ -1,10 +1,10 @@
 //! Names of windows and steps, such as `-1d` and `07h`. Pure.
 
+use crate::stage::timestamp::DAY_S;
 use enn_common::config::data::WindowsLayout;
 
 const MINUTE_S: i64 = 60;
 const HOUR_S: i64 = 3600;
-const DAY_S: i64 = 86_400;
 
 /// Returns the offset of a history window from the target window, such as `-1d` or `-6h`.
 pub(crate) fn windows_back(layout: &WindowsLayout, back: usize) -> String {
@@ -27,7 +27,6 @@ pub(crate) fn steps(layout: &WindowsLayout) -> Vec<String> {
     (0..layout.steps).map(name).collect()
 }
 
-/// Formats a length of time in its largest whole unit.
 fn length(seconds: i64) -> String {
     match seconds {
         s if s % DAY_S == 0 => format!("{}d", s / DAY_S),

@@ -20,7 +20,7 @@ use super::{
     complete::{self, Draft, Input},
     duplicates,
     error::StageError,
-    input::lift_inputs,
+    input::{lift_inputs, places_in},
     input_bounds::{self, InputBounds},
     outlier_limits::Limits,
     output::{Extras, Output},
@@ -40,10 +40,10 @@ use enn_common::{
         unfinished::{Kept, ResumePoint},
     },
 };
-use grid::GridWriter;
+use grid::{GridWriter, MEMORY_BYTES_MAX};
 use keys::{Entities, Keys, TableKeys};
 use samples::{SampleCutter, WindowSamples};
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 
 /// Maximum grid cells per table row: beyond it the time stamps are implausible. Small tables may be sparser.
 const CELLS_PER_ROW_MAX: u64 = 256;
@@ -69,7 +69,7 @@ pub(crate) fn draft(
         // A point of the first pass holds all its state: there is nothing to sync.
         let resume_log = ResumeLog::new(&kept, &|| Ok(()), first_pass(source), job.resume_policy, &points);
         keys.push(keys::read(job, layout, table, &resume_log, &mut |now| passes.show_scan(now))?);
-        passes.end_scan(table.bytes());
+        passes.end_read(0, table.bytes());
     }
     let keys = Entities::resolve(job, keys);
     keys.all.check(layout)?;
@@ -90,12 +90,13 @@ pub(crate) fn draft(
     output.resumed_rows = (0..tables.len() as u32).filter_map(resumed).sum();
     let (mut made, mut tally, mut sources, mut found): (WindowSamples, Tally, Vec<u64>, CleaningReport) =
         Default::default();
-    for (source, (table, span)) in (0..).zip(tables.iter().zip(&spans)) {
+    for (source, ((table, span), own_keys)) in (0..).zip(tables.iter().zip(&spans).zip(&keys.by_source)) {
         let spool = grid::spool(output.dir(), source);
         let sync = || grid::sync(&spool);
         let resume_log = ResumeLog::new(output.writer(), &sync, first_pass(source) + 1, job.resume_policy, &points);
         let kept = output.writer().is_kept().then(|| (spool.as_path(), resume_log.points()));
-        let writer = GridWriter::new(output.dir(), span.cells(), channels, job.config.duplicates, kept)?;
+        let policy = job.config.duplicates;
+        let writer = GridWriter::new(output.dir(), span.cells(), channels, policy, kept, MEMORY_BYTES_MAX)?;
         let options =
             PassOptions { specs: &plan.specs, hash_rows: false, threads: job.threads, resume_log: Some(&resume_log) };
         let sink = Scatter { plan: &plan, layout, span, names: &keys.names };
@@ -103,12 +104,11 @@ pub(crate) fn draft(
         passes.end_read(own.rows, table.bytes());
         tally.add(&own);
         let grid = writer.finish()?;
-        let refused = grid.first_repeat.filter(|_| job.config.duplicates == DuplicatePolicy::Error);
+        let refused = grid.counts.first_repeat.filter(|_| job.config.duplicates == DuplicatePolicy::Error);
         refused.map_or(Ok(()), |(row, cell)| Err(span.repeated(layout, table, row, cell)))?;
-        let own_keys = &keys.by_source[source as usize];
-        own_keys.gaps.check_clashes(layout, grid.clashes, own_keys.rows)?;
-        found.duplicates += grid.repeats;
-        found.absent_cells += span.observed_cells() - grid.occupied;
+        own_keys.gaps.check_clashes(layout, grid.counts.clashes, own_keys.rows)?;
+        found.duplicates += grid.counts.repeats;
+        found.absent_cells += span.observed_cells() - grid.counts.occupied;
         let before = made.starts.len();
         made = SampleCutter { job, layout, plan: &plan, span, grid: &grid, output: &output }.run(made)?;
         sources.push((made.starts.len() - before) as u64);
@@ -131,7 +131,6 @@ pub(crate) fn draft(
     })
 }
 
-/// Adds dropped windows and the warnings of the tables to the report.
 fn account(found: &mut CleaningReport, made: &WindowSamples, tables: &[Table]) {
     let what = "windows of single series have no history, or too few valid targets: these targets are excluded";
     found.dropped_samples = made.dropped;
@@ -165,7 +164,6 @@ fn first_pass(source: u32) -> u32 {
     source * 2
 }
 
-/// Returns the source of a resume point.
 fn source_of(point: &ResumePoint) -> u32 {
     point.pass / 2
 }
@@ -232,9 +230,8 @@ fn report(
     report
 }
 
-/// Refuses a layout that contradicts itself.
 fn check(job: &Job<'_>, layout: &WindowsLayout) -> Result<(), StageError> {
-    let wrong = |key, found: String, expected: &str| Err(StageError::Config { key, found, expected: expected.into() });
+    let wrong = |key, found: String, expected: &str| Err(StageError::config(key, found, expected));
     if layout.step_s < 1 || i64::try_from(layout.steps).is_ok_and(|steps| layout.step_s.checked_mul(steps).is_none()) {
         return wrong("data.windows.step_s", layout.step_s.to_string(), "a number of seconds of at least 1");
     }
@@ -264,7 +261,6 @@ struct Channel {
     transform: ChannelTransform,
 }
 
-/// Map from a column's value to a channel's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChannelTransform {
     None,
@@ -284,12 +280,9 @@ impl ChannelTransform {
     }
 }
 
-/// Columns to read and the channels that they become.
 struct WindowsPlan {
-    /// Requested columns: entity, time, then numbers.
     specs: Vec<ColumnSpec>,
     channels: Vec<Channel>,
-    /// Channel of the target.
     target: usize,
     calendar: Vec<String>,
 }
@@ -376,8 +369,7 @@ pub(crate) fn input_bounds(job: &Job<'_>, layout: &WindowsLayout, training: &Sta
     let plan = WindowsPlan::new(job, layout);
     let tokens = MissingTokens::new(&job.config.missing);
     let inputs = plan.inputs(layout, &entities(job, &Keys::default()));
-    let names: HashMap<&str, usize> = (0..).zip(&training.features).map(|(at, one)| (one.name.as_str(), at)).collect();
-    let places: Vec<Option<usize>> = inputs.iter().map(|input| names.get(input.name.as_str()).copied()).collect();
+    let places = places_in(training, &inputs);
     let [Limits { x: mut limits, .. }, _] = Limits::of_model(training, &places, false);
     lift_inputs(&inputs, &job.config.ranges, &mut limits);
     let history = inputs.len() - plan.calendar.len();
@@ -393,7 +385,7 @@ pub(crate) fn input_bounds(job: &Job<'_>, layout: &WindowsLayout, training: &Sta
     let hidden = turned.filter(|spec| input_bounds::has_rules(spec, &tokens)).map(|spec| spec.column.as_str());
     InputBounds {
         bounds: kept().map(|at| input_bounds::bounds(spec(at), 0.0, &tokens, limits[at])).collect(),
-        unseen: input_bounds::names(hidden),
+        unseen: hidden.collect::<BTreeSet<_>>().into_iter().map(str::to_owned).collect(),
     }
 }
 
@@ -413,7 +405,7 @@ impl Span {
     fn new(table: &Table, layout: &WindowsLayout, keys: &Keys, entities: &[String]) -> Result<Self, StageError> {
         let Some((low, high)) = keys.steps else {
             let found = format!("no row has both {} and {}", layout.entity, layout.time);
-            return Err(StageError::ZeroRows { path: table.path(), found, hint: String::new() });
+            return Err(StageError::zero_rows(table.path(), found));
         };
         let window = layout.steps as i64;
         let first = low.div_euclid(window) * window;
@@ -437,10 +429,9 @@ impl Span {
         self.steps * self.entities.len() as u64
     }
 
-    /// Returns the error of a row that repeats a cell.
     fn repeated(&self, layout: &WindowsLayout, table: &Table, row: u64, cell: u64) -> StageError {
         let (entity, time) = self.name(layout, cell);
-        StageError::RepeatedCell { path: table.path(), row: row + 1, entity, time }
+        StageError::RepeatedCell { path: table.path().to_path_buf(), row: row + 1, entity, time }
     }
 
     /// Returns the number of cells between the first and the last row's step.
@@ -448,7 +439,6 @@ impl Span {
         self.observed * self.entities.len() as u64
     }
 
-    /// Returns entity and time of a cell for messages.
     fn name(&self, layout: &WindowsLayout, cell: u64) -> (String, String) {
         let count = self.entities.len() as u64;
         let seconds = (self.first + (cell / count) as i64) * layout.step_s - layout.time_offset_s;
@@ -456,7 +446,6 @@ impl Span {
     }
 }
 
-/// Sink of the second pass: puts cells into the grid.
 struct Scatter<'a> {
     plan: &'a WindowsPlan,
     layout: &'a WindowsLayout,
@@ -464,7 +453,6 @@ struct Scatter<'a> {
     names: &'a Entities,
 }
 
-/// Cells of a block.
 struct GridCells {
     /// Index of each cell in the grid, and its row within the block.
     places: Vec<(u64, u32)>,

@@ -11,10 +11,8 @@ use crate::stage::{
 use enn_common::config::data::{SplitKind, WindowsLayout};
 use std::ops::Range;
 
-/// Maximum bytes of the samples that are cut at once.
 const CUT_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Samples that were cut so far.
 #[derive(Debug, Default)]
 pub(crate) struct WindowSamples {
     /// Start of every sample's target window: Unix seconds with the offset added, ascending within a source.
@@ -39,7 +37,6 @@ pub(super) struct SampleCutter<'a> {
     pub output: &'a Output,
 }
 
-/// Samples of some windows, and what was left out of them.
 pub(super) struct Cut {
     samples: Samples,
     dropped: u64,

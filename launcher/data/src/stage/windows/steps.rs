@@ -7,13 +7,11 @@ use crate::stage::{
 use enn_common::config::data::WindowsLayout;
 use std::collections::BTreeMap;
 
-/// Maximum number of distinct differences that are counted.
 const GAPS_MAX: usize = 1024;
 
 /// Minimum number of differences for an estimate of the usual difference.
 const GAPS_MIN: u64 = 8;
 
-/// Relative tolerance in the comparison of differences.
 const TOLERANCE: f64 = 0.1;
 
 /// Minimum share of differences that are multiples of the usual one in regular rows.
@@ -47,12 +45,10 @@ fn local(layout: &WindowsLayout, micros: i64) -> i64 {
 pub(super) struct Gaps(BTreeMap<i64, u64>);
 
 impl Gaps {
-    /// Restores the histogram of a resume point.
     pub(super) fn kept(all: &[(i64, u64)]) -> Self {
         Self(all.iter().copied().collect())
     }
 
-    /// Returns the histogram for a resume point.
     pub(super) fn to_kept(&self) -> Vec<(i64, u64)> {
         self.0.iter().map(|(gap, count)| (*gap, *count)).collect()
     }
@@ -65,7 +61,6 @@ impl Gaps {
         }
     }
 
-    /// Adds the histogram of other rows.
     pub(super) fn merge(&mut self, other: &Self) {
         other.0.iter().for_each(|(gap, count)| self.count(*gap, *count));
     }
@@ -124,8 +119,8 @@ impl Gaps {
                 )
             }
             (None, Some(usual)) => fitting(usual),
-            (None, None) => match self.shortest() {
-                Some(gap) if gap >= SECOND_US => {
+            (None, None) => match self.0.keys().next() {
+                Some(gap) if *gap >= SECOND_US => {
                     format!("make one row of each step first; steps of at most {} s have no two rows", gap / SECOND_US)
                 }
                 _ => "make one row of each step first".to_owned(),
@@ -152,13 +147,8 @@ impl Gaps {
             None => format!("{} s", usual as f64 / SECOND_US as f64),
         }
     }
-
-    fn shortest(&self) -> Option<i64> {
-        self.0.keys().next().copied()
-    }
 }
 
-/// Returns the hint for rows with this usual difference.
 fn fitting(usual: i64) -> String {
     match (usual % SECOND_US, usual >= SECOND_US) {
         (0, _) => format!("set data.windows.step_s = {}", usual / SECOND_US),

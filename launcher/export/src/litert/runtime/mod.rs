@@ -9,7 +9,6 @@ pub use safe::{CompiledModel, LiteRt};
 use crate::{ExportError, foreign::Wheel};
 use std::path::PathBuf;
 
-/// Wheel that contains the library.
 const WHEEL: Wheel = Wheel {
     what: WHAT,
     format: "litert",

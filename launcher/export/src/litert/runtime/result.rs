@@ -1,8 +1,8 @@
 //! LiteRT's C API with a `Result` for every call that can fail; an error names the call and the meaning of its status.
 
 use super::sys::{
-    ACCELERATORS, AXES_MAX, CPU, ERROR, EnvOption, Functions, Handle, Layout, NUMBER, OptionValue, READ, SEVERITY,
-    TensorType, WRITE,
+    ACCELERATORS, AXES_MAX, CPU, Destroy, ERROR, EnvOption, Functions, Handle, Layout, NUMBER, OptionValue, READ,
+    SEVERITY, TensorType, WRITE,
 };
 use std::{
     ffi::{CStr, CString, c_int},
@@ -15,7 +15,6 @@ pub(super) type ApiResult<T> = Result<T, String>;
 /// Index of the signature that is run; our files have one.
 const SIGNATURE: usize = 0;
 
-/// Side of a signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Input,
@@ -76,19 +75,9 @@ pub(super) fn compiled(api: &Functions, environment: Handle, model: Handle) -> A
     made
 }
 
-pub(super) fn destroy_model(api: &Functions, model: Handle) {
-    // SAFETY: its owner uses it no more, and what was compiled from it is gone.
-    unsafe { (api.destroy_model)(model) };
-}
-
-pub(super) fn destroy_compiled(api: &Functions, compiled: Handle) {
-    // SAFETY: its owner uses it no more.
-    unsafe { (api.destroy_compiled)(compiled) };
-}
-
-pub(super) fn destroy_buffer(api: &Functions, buffer: Handle) {
-    // SAFETY: its owner uses it no more.
-    unsafe { (api.destroy_buffer)(buffer) };
+pub(super) fn destroy(destroy: Destroy, handle: Handle) {
+    // SAFETY: its owner uses it no more, and what was made from it is gone.
+    unsafe { destroy(handle) };
 }
 
 /// Returns names and types of one side of the signature.
@@ -200,7 +189,6 @@ pub(super) fn run(api: &Functions, compiled: Handle, inputs: &[Handle], outputs:
 }
 
 impl Layout {
-    /// Makes the layout of a shape.
     pub(super) fn of(shape: &[c_int]) -> ApiResult<Self> {
         if shape.len() > AXES_MAX {
             return Err(format!("{} axes, LiteRT's tensors have at most {AXES_MAX}", shape.len()));

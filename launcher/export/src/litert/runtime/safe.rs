@@ -3,31 +3,22 @@
 use super::{
     WHAT, WHEEL,
     result::{self, ApiResult, Side},
-    sys::{Functions, Handle, Layout, TensorType},
+    sys::{Destroy, Functions, Handle, Layout, TensorType},
 };
 use crate::{ExportError, Runner, Tensor, foreign};
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// Numbers of `LiteRtElementType`.
 const FLOAT32: i32 = 1;
 const INT32: i32 = 2;
 const BOOL: i32 = 6;
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct LiteRt {
     api: &'static Functions,
     /// Environment, which lives as long as the library.
     environment: Handle,
     version: String,
-}
-
-impl fmt::Debug for LiteRt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LiteRt").field(&self.version).finish()
-    }
 }
 
 impl LiteRt {
@@ -36,11 +27,7 @@ impl LiteRt {
     /// # Errors
     /// The library is not LiteRT's, or too old.
     pub fn load(library: &Path) -> Result<Self, ExportError> {
-        let unavailable = |error: String| ExportError::Unavailable {
-            what: WHAT,
-            why: format!("{}: {error}", library.display()),
-            hint: WHEEL.hint(),
-        };
+        let unavailable = |error: String| WHEEL.unusable(library, &error);
         let api = Functions::load(library).map_err(unavailable)?;
         let environment = result::environment(api).map_err(unavailable)?;
         let version = WHEEL.version(library).unwrap_or_else(|| "of unknown version".to_owned());
@@ -52,35 +39,37 @@ impl LiteRt {
     /// # Errors
     /// Any error of LiteRT.
     pub fn open(&self, path: &Path) -> Result<CompiledModel, ExportError> {
-        let refused = |why| ExportError::Refused { what: WHAT, path: path.to_owned(), why };
+        let refused = |why: String| ExportError::refused(WHAT, path, why);
         let place = path.to_str().ok_or_else(|| refused("its path is no UTF-8".to_owned()))?;
         let api = self.api;
         let own = |handle: ApiResult<Handle>, destroy| {
             handle.map(|handle| OwnedHandle { api, handle, destroy }).map_err(refused)
         };
-        let model = own(result::model(api, self.environment, place), result::destroy_model)?;
+        let model = own(result::model(api, self.environment, place), api.destroy_model)?;
         let inputs = result::ports(api, model.handle, Side::Input).map_err(refused)?;
         let outputs = result::ports(api, model.handle, Side::Output).map_err(refused)?;
         let compiled = result::compiled(api, self.environment, model.handle);
-        let compiled = own(compiled, result::destroy_compiled)?;
+        let compiled = own(compiled, api.destroy_compiled)?;
         Ok(CompiledModel { runtime: self.clone(), path: path.to_owned(), inputs, outputs, compiled, _model: model })
     }
 }
 
 /// A handle that is destroyed with its owner.
+#[derive(Debug)]
 struct OwnedHandle {
     api: &'static Functions,
     handle: Handle,
-    destroy: fn(&Functions, Handle),
+    destroy: Destroy,
 }
 
 impl Drop for OwnedHandle {
     fn drop(&mut self) {
-        (self.destroy)(self.api, self.handle);
+        result::destroy(self.destroy, self.handle);
     }
 }
 
 /// A loaded model. Its fields are dropped in their order: the compiled model before the model.
+#[derive(Debug)]
 pub struct CompiledModel {
     runtime: LiteRt,
     path: PathBuf,
@@ -90,27 +79,17 @@ pub struct CompiledModel {
     _model: OwnedHandle,
 }
 
-impl fmt::Debug for CompiledModel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CompiledModel")
-            .field("runtime", &self.runtime)
-            .field("path", &self.path)
-            .finish_non_exhaustive()
-    }
-}
-
 impl CompiledModel {
     fn buffer(&self, side: Side, port: usize, kind: &TensorType) -> ApiResult<OwnedHandle> {
         let api = self.compiled.api;
         let handle = result::buffer(api, self.runtime.environment, self.compiled.handle, side, port, kind)?;
-        Ok(OwnedHandle { api, handle, destroy: result::destroy_buffer })
+        Ok(OwnedHandle { api, handle, destroy: api.destroy_buffer })
     }
 
     /// Finds an input and resizes the model's input to its shape.
     fn sized<'t>(&self, port: usize, inputs: &'t [Tensor]) -> ApiResult<(&'t Tensor, TensorType)> {
         let (name, TensorType { kind, .. }) = &self.inputs[port];
-        let input = inputs.iter().find(|input| input.name == *name);
-        let input = input.ok_or_else(|| format!("input {name} was not given"))?;
+        let input = Tensor::named(inputs, name)?;
         foreign::agrees(input)?;
         let sizes =
             input.shape.iter().map(|size| i32::try_from(*size).map_err(|_| format!("input {name} has {size} rows")));
@@ -169,6 +148,6 @@ impl Runner for CompiledModel {
     }
 
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
-        self.call(inputs).map_err(|why| ExportError::Refused { what: WHAT, path: self.path.clone(), why })
+        self.call(inputs).map_err(|why| ExportError::refused(WHAT, &self.path, why))
     }
 }

@@ -8,12 +8,15 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 /// An opaque object of the library.
 pub(super) type Handle = *mut c_void;
 
+/// A function that destroys an object.
+pub(super) type Destroy = unsafe extern "C" fn(Handle);
+
 /// Limit on the axes of a tensor.
 pub(super) const AXES_MAX: usize = 8;
 
 /// C struct `LiteRtLayout`.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Layout {
     /// Number of axes in the lower seven bits; the eighth is set when there are strides.
     pub(super) axes: c_uint,
@@ -23,7 +26,7 @@ pub(super) struct Layout {
 
 /// C struct `LiteRtRankedTensorType`.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct TensorType {
     pub(super) kind: c_int,
     pub(super) layout: Layout,

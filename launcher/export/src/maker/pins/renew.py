@@ -1,6 +1,6 @@
 """Renews the files beside this one: every package that `enn export --prepare` installs, with its exact version and SHA-256.
 
-    python3 export/src/maker/pins/renew.py [NAME…]      (`make pins`)
+    python3 launcher/export/src/maker/pins/renew.py [NAME…]      (`make pins`)
 
 Needs uv and the package index; nothing is downloaded but descriptions of packages. The first line of each file says what is asked for
 and for which releases of Python: change a version there and in prepare.rs, then run this. Only wheels for Linux on x86-64 are listed;

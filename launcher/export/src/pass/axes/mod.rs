@@ -5,7 +5,7 @@
 
 mod moves;
 
-use crate::model::joined;
+use crate::model::{joined, joined_rows};
 use enn_common::graph::{Data, Dim, Graph, GraphValue, Id, Node, Op, infer::GraphError};
 use std::collections::HashMap;
 
@@ -50,12 +50,6 @@ struct Fewer<'a> {
 /// Returns the sizes around an axis: those before it joined, its own, those after it joined.
 fn about(shape: &[Dim], axis: usize) -> [Dim; 3] {
     [joined(&shape[..axis]), shape[axis], joined(&shape[axis + 1..])]
-}
-
-/// Returns the sizes with all axes but the last joined.
-fn rows(shape: &[Dim]) -> [Dim; 2] {
-    let (last, lead) = shape.split_last().expect("a value of many axes");
-    [joined(lead), *last]
 }
 
 impl Fewer<'_> {
@@ -126,7 +120,7 @@ impl Fewer<'_> {
                 let x = self.form(first)?;
                 // A port has its own shape, whatever it is.
                 let x = if self.to.value(x).shape.len() > self.axes_max {
-                    self.reshaped(x, &rows(&from), place)?
+                    self.reshaped(x, &joined_rows(&from), place)?
                 } else {
                     x
                 };
@@ -135,7 +129,7 @@ impl Fewer<'_> {
             Op::Reshape { .. } => self.form(first),
             Op::Permute { axes } => self.permuted(node, &from, axes),
             Op::Softmax | Op::LayerNorm { .. } | Op::Linear => {
-                let x = self.shaped(first, &rows(&from), place)?;
+                let x = self.shaped(first, &joined_rows(&from), place)?;
                 let rest = node.ins[1..].iter().map(|id| self.form(*id)).collect::<Result<Vec<_>, _>>()?;
                 self.to.node(node.op.clone(), &[vec![x], rest].concat(), place)
             }
@@ -241,7 +235,7 @@ impl Fewer<'_> {
             } else {
                 let x = self.form(*id)?;
                 let whole = self.stretched(x, shape, out, place)?;
-                self.reshaped(whole, &rows(out), place)?
+                self.reshaped(whole, &joined_rows(out), place)?
             });
         }
         self.to.node(node.op.clone(), &ins, place)

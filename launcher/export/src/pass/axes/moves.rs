@@ -5,7 +5,6 @@ const BLOCKS_TRIED_MAX: usize = 9;
 /// Segments that suffice to bring two blocks together: the part before, two that change places, the part after.
 const SEGMENTS_FEW: usize = 4;
 
-/// A step of a permutation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
     /// Number of blocks in each segment, in order.
@@ -31,7 +30,6 @@ pub(super) fn steps(goal: &[usize], segments_max: usize) -> Vec<Step> {
     made
 }
 
-/// Returns the row after a step.
 pub(super) fn moved<T: Clone>(row: &[T], step: &Step) -> Vec<T> {
     let mut starts = vec![0];
     for length in &step.lengths {

@@ -14,31 +14,20 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-use crate::{error::Lost, precision::Reduction};
+use crate::{ExportError, error::Lost, model::halves, precision::Reduction};
 use enn_common::graph::{DType, Data, Graph, GraphValue, Id, Known, Node, Op, infer::GraphError};
 use half::{bf16, f16};
-use plan::Plan;
+use plan::halved_values;
 use std::collections::HashMap;
 
 /// Smallest number of elements of a weight that is stored in half.
 const STORED_MIN: u64 = 16;
 
-/// Reasons for which there is no graph in half precision.
-#[derive(Debug, thiserror::Error)]
-pub enum ReduceError {
-    /// A weight does not fit into the precision.
-    #[error(transparent)]
-    Lost(#[from] Lost),
-    /// Never, for a graph that was checked where it was built.
-    #[error(transparent)]
-    Graph(#[from] GraphError),
-}
-
 /// Returns the graph in reduced precision.
 ///
 /// # Errors
 /// A weight is too large, or too small throughout.
-pub fn reduced(graph: &Graph, reduction: Reduction) -> Result<Graph, ReduceError> {
+pub fn reduced(graph: &Graph, reduction: Reduction) -> Result<Graph, ExportError> {
     let (precision, computed) = match reduction {
         Reduction::None => return Ok(graph.clone()),
         Reduction::Computed(precision) => (precision, true),
@@ -47,7 +36,7 @@ pub fn reduced(graph: &Graph, reduction: Reduction) -> Result<Graph, ReduceError
     for (_, value) in graph.values().filter(|(_, value)| is_weight(value)) {
         holds(value, precision.dtype()).map_err(|found| Lost { precision, place: value.name.clone(), found })?;
     }
-    let plan = Plan::of(graph, precision.dtype(), computed);
+    let half = if computed { halved_values(graph, precision.dtype()) } else { vec![false; graph.values().count()] };
     let mut out = Reduced { from: graph, to: Graph::new(), dtype: precision.dtype(), made: HashMap::new() };
     for id in graph.inputs() {
         let value = graph.value(*id);
@@ -55,7 +44,7 @@ pub fn reduced(graph: &Graph, reduction: Reduction) -> Result<Graph, ReduceError
         out.made.insert((*id, value.dtype), made);
     }
     for node in graph.nodes() {
-        out.node(node, plan.is_half(node.out))?;
+        out.node(node, half[node.out.0])?;
     }
     for id in graph.outputs() {
         let value = graph.value(*id);
@@ -154,12 +143,7 @@ impl Reduced<'_> {
 
     /// Adds a known value in half precision.
     fn halved(&mut self, value: &GraphValue, data: &Data) -> Result<Id, GraphError> {
-        let numbers = value.floats().into_iter();
-        let bytes: Vec<u8> = if self.dtype == DType::F16 {
-            numbers.flat_map(|number| f16::from_f32(number).to_le_bytes()).collect()
-        } else {
-            numbers.flat_map(|number| bf16::from_f32(number).to_le_bytes()).collect()
-        };
+        let bytes = halves(&value.floats(), self.dtype);
         // A value that is not stored in half may exist in both precisions.
         let name = if is_stored(value, self.dtype) { value.name.clone() } else { format!("{}_half", value.name) };
         self.to.known(&name, self.dtype, &sizes(value), data.known, bytes)

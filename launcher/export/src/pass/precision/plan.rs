@@ -3,30 +3,15 @@
 use super::holds;
 use enn_common::graph::{Binary, DType, Graph, Id, Node, Op, Unary};
 
-/// Nodes that are computed in half precision.
-pub(super) struct Plan {
-    half: Vec<bool>,
-}
-
-impl Plan {
-    /// Makes the plan of a graph; empty where weights are only stored in half.
-    pub(super) fn of(graph: &Graph, dtype: DType, computed: bool) -> Self {
-        let mut plan = Self { half: vec![false; graph.values().count()] };
-        if computed {
-            let bounded = bounded(graph);
-            let inner = inner(graph);
-            for node in graph.nodes() {
-                let bears = Bears { graph, bounded: &bounded, dtype, half: &plan.half };
-                plan.half[node.out.0] = inner[node.out.0] && bears.half(node);
-            }
-        }
-        plan
+/// Returns which values are computed in half precision.
+pub(super) fn halved_values(graph: &Graph, dtype: DType) -> Vec<bool> {
+    let mut half = vec![false; graph.values().count()];
+    let bounded = bounded(graph);
+    let inner = inner(graph);
+    for node in graph.nodes() {
+        half[node.out.0] = inner[node.out.0] && may_be_half(graph, node, &bounded, &half, dtype);
     }
-
-    /// Returns whether a node's result is in half precision.
-    pub(super) fn is_half(&self, id: Id) -> bool {
-        self.half[id.0]
-    }
+    half
 }
 
 /// Returns which values are bounded whatever the inputs are: they come from operations with bounded results.
@@ -61,34 +46,24 @@ const fn is_product(op: &Op) -> bool {
     matches!(op, Op::Linear | Op::MatMul)
 }
 
-struct Bears<'a> {
-    graph: &'a Graph,
-    bounded: &'a [bool],
-    dtype: DType,
-    /// Results of the nodes so far.
-    half: &'a [bool],
-}
-
-impl Bears<'_> {
-    /// Returns whether a node may be in half, given the decisions on all nodes before it.
-    fn half(&self, node: &Node) -> bool {
-        let floats: Vec<Id> = node.ins.iter().copied().filter(|id| self.graph.value(*id).dtype == DType::F32).collect();
-        let known = |id: &Id| self.graph.value(*id).data.is_some();
-        let fits = |id: &Id| !known(id) || holds(self.graph.value(*id), self.dtype).is_ok();
-        let all = !floats.is_empty() && floats.iter().all(|id| self.bounded[id.0] && fits(id));
-        let mut computed = floats.iter().filter(|id| !known(id)).peekable();
-        all && match &node.op {
-            op if is_product(op) => true,
-            Op::Unary(Unary::Neg | Unary::Abs | Unary::Sigmoid | Unary::Tanh | Unary::Gelu | Unary::GeluTanh)
-            | Op::Binary(Binary::Mul | Binary::Max | Binary::Min)
-            | Op::Where
-            | Op::Reshape { .. }
-            | Op::Permute { .. }
-            | Op::Expand { .. }
-            | Op::Slice { .. }
-            | Op::Concat { .. }
-            | Op::Gather { .. } => computed.peek().is_some() && computed.all(|id| self.half[id.0]),
-            _ => false,
-        }
+/// Returns whether a node may be in half, given the decisions on all nodes before it.
+fn may_be_half(graph: &Graph, node: &Node, bounded: &[bool], half: &[bool], dtype: DType) -> bool {
+    let floats: Vec<Id> = node.ins.iter().copied().filter(|id| graph.value(*id).dtype == DType::F32).collect();
+    let known = |id: &Id| graph.value(*id).data.is_some();
+    let fits = |id: &Id| !known(id) || holds(graph.value(*id), dtype).is_ok();
+    let all = !floats.is_empty() && floats.iter().all(|id| bounded[id.0] && fits(id));
+    let mut computed = floats.iter().filter(|id| !known(id)).peekable();
+    all && match &node.op {
+        op if is_product(op) => true,
+        Op::Unary(Unary::Neg | Unary::Abs | Unary::Sigmoid | Unary::Tanh | Unary::Gelu | Unary::GeluTanh)
+        | Op::Binary(Binary::Mul | Binary::Max | Binary::Min)
+        | Op::Where
+        | Op::Reshape { .. }
+        | Op::Permute { .. }
+        | Op::Expand { .. }
+        | Op::Slice { .. }
+        | Op::Concat { .. }
+        | Op::Gather { .. } => computed.peek().is_some() && computed.all(|id| half[id.0]),
+        _ => false,
     }
 }

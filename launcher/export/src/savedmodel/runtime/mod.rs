@@ -9,7 +9,6 @@ pub use safe::{Session, TensorFlow};
 use crate::{ExportError, foreign::Wheel};
 use std::path::PathBuf;
 
-/// Wheel that contains the library.
 const WHEEL: Wheel =
     Wheel { what: WHAT, format: "tensorflow", package: "tensorflow", dir: "tensorflow", file: "libtensorflow_cc.so.2" };
 /// Name of the runtime in error messages.

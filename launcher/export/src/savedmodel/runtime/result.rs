@@ -74,7 +74,6 @@ pub(super) fn load(api: &Functions, dir: &str, tag: &str, graph: *mut TfGraph) -
     session
 }
 
-/// Ends a session and its graph.
 pub(super) fn end(api: &Functions, session: *mut TfSession, graph: *mut TfGraph) {
     if !session.is_null() {
         // SAFETY: the session is alive; it is called no more. An error of closing it has no consequence.
@@ -96,7 +95,6 @@ pub(super) fn output(api: &Functions, graph: *mut TfGraph, name: &str) -> TfResu
     if operation.is_null() { Err(format!("the graph has no {name}")) } else { Ok(TfOutput { operation, index }) }
 }
 
-/// Makes a tensor with these bytes.
 pub(super) fn tensor(api: &Functions, kind: u32, shape: &[i64], bytes: &[u8]) -> TfResult<*mut TfTensor> {
     // SAFETY: the shape is alive; memory of the length asked for is allocated, or null is answered.
     let tensor = unsafe { (api.allocate)(kind, shape.as_ptr(), count(shape.len())?, bytes.len()) };

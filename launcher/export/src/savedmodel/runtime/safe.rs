@@ -9,10 +9,7 @@ use super::{
     sys::{Functions, TfGraph, TfOutput, TfSession, TfTensor},
 };
 use crate::{ExportError, Runner, Tensor, foreign};
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// Numbers of `DataType` in types.proto.
 const FLOAT: u32 = 1;
@@ -20,15 +17,9 @@ const INT32: u32 = 3;
 const INT64: u32 = 9;
 const BOOL: u32 = 10;
 
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct TensorFlow {
     api: &'static Functions,
-}
-
-impl fmt::Debug for TensorFlow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("TensorFlow").field(&self.version()).finish()
-    }
 }
 
 impl TensorFlow {
@@ -37,15 +28,10 @@ impl TensorFlow {
     /// # Errors
     /// The library is not TensorFlow's.
     pub fn load(library: &Path) -> Result<Self, ExportError> {
-        let api = Functions::load(library).map_err(|error| ExportError::Unavailable {
-            what: WHAT,
-            why: format!("{}: {error}", library.display()),
-            hint: WHEEL.hint(),
-        })?;
+        let api = Functions::load(library).map_err(|error| WHEEL.unusable(library, &error))?;
         Ok(Self { api })
     }
 
-    /// Returns the version of the library.
     pub fn version(&self) -> String {
         result::version(self.api)
     }
@@ -55,7 +41,7 @@ impl TensorFlow {
     /// # Errors
     /// Any error of TensorFlow.
     pub fn open(&self, dir: &Path) -> Result<Session, ExportError> {
-        let refused = |why| ExportError::Refused { what: WHAT, path: dir.to_owned(), why };
+        let refused = |why: String| ExportError::refused(WHAT, dir, why);
         let signature = ServingSignature::read(dir)?;
         let place = dir.to_str().ok_or_else(|| refused("its path is no UTF-8".to_owned()))?;
         let graph = result::new_graph(self.api);
@@ -79,6 +65,7 @@ impl TensorFlow {
 }
 
 /// A loaded SavedModel.
+#[derive(Debug)]
 pub struct Session {
     runtime: TensorFlow,
     dir: PathBuf,
@@ -86,12 +73,6 @@ pub struct Session {
     session: *mut TfSession,
     inputs: Vec<(TensorPort, TfOutput)>,
     outputs: Vec<(TensorPort, TfOutput)>,
-}
-
-impl fmt::Debug for Session {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("runtime", &self.runtime).field("dir", &self.dir).finish_non_exhaustive()
-    }
 }
 
 impl Drop for Session {
@@ -111,8 +92,7 @@ impl Drop for OwnedTensor {
 
 impl Session {
     fn input_tensor(&self, port: &TensorPort, inputs: &[Tensor]) -> result::TfResult<OwnedTensor> {
-        let input = inputs.iter().find(|input| input.name == port.name);
-        let input = input.ok_or_else(|| format!("input {} was not given", port.name))?;
+        let input = Tensor::named(inputs, &port.name)?;
         foreign::agrees(input)?;
         let bytes: Vec<u8> = match port.kind {
             FLOAT => input.values.iter().flat_map(|v| v.to_le_bytes()).collect(),
@@ -157,6 +137,6 @@ impl Runner for Session {
     }
 
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
-        self.call(inputs).map_err(|why| ExportError::Refused { what: WHAT, path: self.dir.clone(), why })
+        self.call(inputs).map_err(|why| ExportError::refused(WHAT, &self.dir, why))
     }
 }

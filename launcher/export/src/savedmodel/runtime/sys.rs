@@ -12,7 +12,7 @@ opaque!(TfStatus TfSessionOptions TfGraph TfSession TfOperation TfTensor TfBuffe
 
 /// A tensor of a graph: an operation, and the index of its result.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct TfOutput {
     pub(super) operation: *mut TfOperation,
     pub(super) index: c_int,

@@ -3,6 +3,5 @@
 //! **Invariant:** an archive must be checked before it comes here, since libtorch executes it without validation.
 
 mod result;
-mod sys;
 
 pub use result::{Artifact, about};

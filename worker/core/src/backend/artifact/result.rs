@@ -1,11 +1,10 @@
 //! Artifacts with an owner.
 
-use super::sys;
-use crate::backend::torch::{ShimError, check};
+use crate::backend::torch::{ShimError, check, handle};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::{
     collections::BTreeMap,
-    ffi::{CStr, CString, c_void},
+    ffi::{CStr, CString, c_char, c_void},
     fs::File,
     io::Write,
     os::{fd::AsRawFd, unix::ffi::OsStrExt},
@@ -14,6 +13,23 @@ use std::{
 };
 use tch::{Device, Tensor};
 use torch_sys::C_tensor;
+
+// `shim/artifact.cpp`.
+unsafe extern "C" {
+    fn enn_artifact_archive(path: *const c_char, out: *mut *mut c_void) -> i32;
+    fn enn_artifact_package(path: *const c_char, device: i32, out: *mut *mut c_void) -> i32;
+    fn enn_artifact_free(artifact: *mut c_void);
+    fn enn_artifact_about(path: *const c_char, out: *mut *const c_char) -> i32;
+    fn enn_artifact_run(
+        artifact: *mut c_void,
+        inputs: *const *const C_tensor,
+        count: usize,
+        outs: *mut *mut C_tensor,
+        room: usize,
+        made: *mut usize,
+    ) -> i32;
+    fn enn_artifact_stand_in(path: *const c_char) -> i32;
+}
 
 /// Most outputs of an artifact.
 const OUTPUTS_MAX: usize = 64;
@@ -26,15 +42,10 @@ pub struct Artifact(*mut c_void);
 
 impl Artifact {
     /// Loads a PT2 archive, which runs on the CPU.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn archive(path: &Path) -> Result<Self, ShimError> {
         let path = nul(path)?;
-        let mut out = ptr::null_mut();
-        // SAFETY: the path is NUL-terminated and `out` is writable.
-        check(unsafe { sys::enn_artifact_archive(path.as_ptr(), &raw mut out) })?;
-        Ok(Self(out))
+        // SAFETY: the path is NUL-terminated.
+        handle(|out| unsafe { enn_artifact_archive(path.as_ptr(), out) }).map(Self)
     }
 
     /// Loads a package of AOTInductor onto the device it was compiled for.
@@ -45,23 +56,18 @@ impl Artifact {
         stand_in()?;
         let path = nul(path)?;
         let index = if let Device::Cuda(index) = device { i32::try_from(index).unwrap_or(-1) } else { -1 };
-        let mut out = ptr::null_mut();
-        // SAFETY: the path is NUL-terminated and `out` is writable.
-        check(unsafe { sys::enn_artifact_package(path.as_ptr(), index, &raw mut out) })?;
-        Ok(Self(out))
+        // SAFETY: the path is NUL-terminated.
+        handle(|out| unsafe { enn_artifact_package(path.as_ptr(), index, out) }).map(Self)
     }
 
     /// Runs the artifact on all of its inputs and returns its outputs, which are contiguous.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn run(&mut self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, ShimError> {
         let inputs: Vec<*const C_tensor> = inputs.iter().map(|tensor| tensor.as_ptr()).collect();
         let mut outs = [ptr::null_mut(); OUTPUTS_MAX];
         let mut made = 0;
         // SAFETY: the artifact and the inputs live, and both lists have the lengths given.
         check(unsafe {
-            sys::enn_artifact_run(self.0, inputs.as_ptr(), inputs.len(), outs.as_mut_ptr(), OUTPUTS_MAX, &raw mut made)
+            enn_artifact_run(self.0, inputs.as_ptr(), inputs.len(), outs.as_mut_ptr(), OUTPUTS_MAX, &raw mut made)
         })?;
         // SAFETY: the shim has made these tensors and given them up.
         Ok(outs[..made].iter().map(|out| unsafe { Tensor::from_ptr(*out) }).collect())
@@ -71,19 +77,16 @@ impl Artifact {
 impl Drop for Artifact {
     fn drop(&mut self) {
         // SAFETY: the only owner frees once.
-        unsafe { sys::enn_artifact_free(self.0) }
+        unsafe { enn_artifact_free(self.0) }
     }
 }
 
 /// Returns the metadata of an AOTInductor package without loading its code.
-///
-/// # Errors
-/// Errors of libtorch.
 pub fn about(path: &Path) -> Result<BTreeMap<String, String>, ShimError> {
     let path = nul(path)?;
     let mut text = ptr::null();
     // SAFETY: the path is NUL-terminated and `text` is writable.
-    check(unsafe { sys::enn_artifact_about(path.as_ptr(), &raw mut text) })?;
+    check(unsafe { enn_artifact_about(path.as_ptr(), &raw mut text) })?;
     // SAFETY: the shim's NUL-terminated text is valid until its next call on this thread.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
     Ok(text.lines().filter_map(|line| line.split_once('\t')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect())
@@ -104,5 +107,5 @@ fn stand_in() -> Result<(), ShimError> {
     let path =
         CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|error| failed(error.to_string()))?;
     // SAFETY: the path is NUL-terminated, and the file behind it is open during the call.
-    check(unsafe { sys::enn_artifact_stand_in(path.as_ptr()) }).map_err(|error| failed(error.message))
+    check(unsafe { enn_artifact_stand_in(path.as_ptr()) }).map_err(|error| failed(error.message))
 }

@@ -1,12 +1,23 @@
 //! A device's copy stream with owners: source and destination of a copy stay alive until the device has completed it.
 
-use super::sys;
 use crate::backend::{
     pinned::PinnedBuffer,
-    torch::{ShimError, check},
+    torch::{ShimError, check, handle, number},
 };
-use std::{ffi::c_void, ops::Range, ptr, rc::Rc};
+use std::{ffi::c_void, ops::Range, rc::Rc};
 use tch::Tensor;
+
+// `shim/cuda_copy.cpp`.
+unsafe extern "C" {
+    fn enn_copier_new(device: i32, out: *mut *mut c_void) -> i32;
+    fn enn_copier_free(copier: *mut c_void);
+    fn enn_copier_begin(copier: *mut c_void) -> i32;
+    fn enn_copier_copy(copier: *mut c_void, from: *const c_void, to: *mut c_void, bytes: usize) -> i32;
+    fn enn_copier_end(copier: *mut c_void) -> i32;
+    fn enn_copier_hold(copier: *mut c_void) -> i32;
+    fn enn_copier_done(copier: *mut c_void, out: *mut i32) -> i32;
+    fn enn_copier_wait(copier: *mut c_void) -> i32;
+}
 
 /// A copy stream, separate from the one that computes.
 #[derive(Debug, Clone)]
@@ -21,19 +32,14 @@ pub struct PendingCopy {
     copier: Copier,
     /// Destination of the copies; taken at the end.
     into: Option<PinnedBuffer>,
-    /// Sources of the copies.
     _from: Vec<Tensor>,
 }
 
 impl Copier {
     /// Returns a copy stream of the CUDA device with this index.
-    ///
-    /// # Errors
-    /// Without CUDA, or on errors of the device.
     pub fn new(device: usize) -> Result<Self, ShimError> {
-        let mut copier = ptr::null_mut();
-        // SAFETY: `copier` is writable.
-        check(unsafe { sys::enn_copier_new(device as i32, &raw mut copier) })?;
+        // SAFETY: no pointers but that of the result.
+        let copier = handle(|copier| unsafe { enn_copier_new(device as i32, copier) })?;
         Ok(Self(Rc::new(CopierStream(copier))))
     }
 
@@ -60,25 +66,22 @@ impl Copier {
     fn ask(&self, jobs: &[(Tensor, Range<usize>)], into: &mut [u8]) -> Result<(), ShimError> {
         let stream = self.0.0;
         // SAFETY: the stream lives as long as `self`.
-        check(unsafe { sys::enn_copier_begin(stream) })?;
+        check(unsafe { enn_copier_begin(stream) })?;
         for (tensor, range) in jobs {
             let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
             let to = &mut into[range.clone()];
             assert!(to.len() == bytes && tensor.is_contiguous(), "elements in order, and room for just these");
             // SAFETY: both places have so many bytes, by the line above; `PendingCopy` holds both until the device has done it.
-            check(unsafe { sys::enn_copier_copy(stream, tensor.data_ptr(), to.as_mut_ptr().cast(), bytes) })?;
+            check(unsafe { enn_copier_copy(stream, tensor.data_ptr(), to.as_mut_ptr().cast(), bytes) })?;
         }
         // SAFETY: as above.
-        check(unsafe { sys::enn_copier_end(stream) })
+        check(unsafe { enn_copier_end(stream) })
     }
 
     /// Makes later work on the current stream wait for the copies begun so far, without blocking the host.
-    ///
-    /// # Errors
-    /// Errors of the device.
     pub fn hold(&self) -> Result<(), ShimError> {
         // SAFETY: the stream lives as long as `self`.
-        check(unsafe { sys::enn_copier_hold(self.0.0) })
+        check(unsafe { enn_copier_hold(self.0.0) })
     }
 }
 
@@ -90,11 +93,10 @@ impl PendingCopy {
 
     /// Whether [`PendingCopy::finish`] will not wait.
     pub fn is_done(&self) -> bool {
-        let mut done = 0;
-        // SAFETY: the stream lives as long as `self`, and the number is writable.
-        let asked = check(unsafe { sys::enn_copier_done(self.copier.0.0, &raw mut done) });
+        // SAFETY: the stream lives as long as `self`.
+        let done = number(|done| unsafe { enn_copier_done(self.copier.0.0, done) });
         // An error is reported by `finish`.
-        asked.is_err() || done != 0
+        done.map_or(true, |done| done != 0)
     }
 
     /// Waits for the device. Returns the memory, and whether all copies succeeded.
@@ -106,7 +108,7 @@ impl PendingCopy {
 
     fn wait(&self) -> Result<(), ShimError> {
         // SAFETY: the stream lives as long as `self`.
-        check(unsafe { sys::enn_copier_wait(self.copier.0.0) })
+        check(unsafe { enn_copier_wait(self.copier.0.0) })
     }
 }
 
@@ -121,6 +123,6 @@ impl Drop for PendingCopy {
 impl Drop for CopierStream {
     fn drop(&mut self) {
         // SAFETY: the only owner frees once; whoever copied has waited.
-        unsafe { sys::enn_copier_free(self.0) }
+        unsafe { enn_copier_free(self.0) }
     }
 }

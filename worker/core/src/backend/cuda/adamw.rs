@@ -4,6 +4,7 @@
 use super::call::{KernelCall, grid};
 use super::check::{Check, PACK_BYTES, ceil};
 use super::error::CudaError;
+use super::result::LaunchGrid;
 use super::source::{Element, Source, Variant};
 use tch::{Device, Kind, Tensor};
 
@@ -43,7 +44,6 @@ pub struct FlatArray<'a> {
     pub decays: bool,
 }
 
-/// Constants of the step's scalars.
 #[derive(Debug, Clone, Copy)]
 pub struct Constants {
     pub betas: (f64, f64),
@@ -53,7 +53,6 @@ pub struct Constants {
     pub clip: f64,
 }
 
-/// Builder of the array table of one launch.
 struct LaunchTable {
     words: Vec<u64>,
     arrays: usize,
@@ -70,6 +69,10 @@ impl LaunchTable {
         self.words.extend([count.cast_unsigned(), u64::from(decays), self.blocks.cast_unsigned()]);
         self.arrays += 1;
         self.blocks += ceil(count, PER_BLOCK);
+    }
+
+    fn grid(&self) -> LaunchGrid {
+        grid(u32::try_from(self.blocks).unwrap_or(u32::MAX), THREADS)
     }
 
     /// Returns the words of the kernel's parameter, always of the full table's size.
@@ -91,8 +94,26 @@ fn packs(tensors: [Option<&Tensor>; POINTERS], count: i64) -> bool {
     count % PACK == 0 && tensors.into_iter().flatten().all(fits)
 }
 
+/// Pointers, number of elements, and whether weight decay applies.
+type TableEntry<'a> = ([Option<&'a Tensor>; POINTERS], i64, bool);
+
+/// Returns an entry with only a gradient for each of `arrays`, which are all of the kind of `first`.
+fn plain_entries<'a>(
+    check: Check,
+    name: &'static str,
+    arrays: &[&'a Tensor],
+    first: &Tensor,
+) -> Result<Vec<TableEntry<'a>>, CudaError> {
+    let entry = |array: &&'a Tensor| {
+        let count = array.numel() as i64;
+        check.numbers(name, array, first.kind(), count, first)?;
+        Ok(([None, None, None, Some(*array), None, None], count, false))
+    };
+    arrays.iter().map(entry).collect()
+}
+
 /// Builds the tables for arrays of one gradient kind: first those with vector loads, then the others, in order.
-fn tables(arrays: &[([Option<&Tensor>; POINTERS], i64, bool)]) -> Vec<(u32, LaunchTable)> {
+fn tables(arrays: &[TableEntry<'_>]) -> Vec<(u32, LaunchTable)> {
     let mut tables: Vec<(u32, LaunchTable)> = Vec::new();
     for packed in [true, false] {
         let vec = if packed { PACK as u32 } else { 1 };
@@ -110,9 +131,6 @@ fn tables(arrays: &[([Option<&Tensor>; POINTERS], i64, bool)]) -> Vec<(u32, Laun
 
 /// Norm of the summed gradient, what to divide it by, learning rate, steps (written), refused steps (written), all f64 of
 /// 0 axes → the six numbers of `op::optim`, the norm of the mean gradient, and 1 if the step is taken.
-///
-/// # Errors
-/// When the kernel is not written for the operands, or is not launched.
 pub fn step_scalars(ins: [&Tensor; 5], constants: &Constants) -> Result<[Tensor; 3], CudaError> {
     let check = Check { kernel: "step_scalars" };
     check.device("norm", ins[0])?;
@@ -133,9 +151,6 @@ pub fn step_scalars(ins: [&Tensor; 5], constants: &Constants) -> Result<[Tensor;
 }
 
 /// Runs one step over all arrays with the six scalars of `op::optim`; averages move by `share`. A refused step writes nothing.
-///
-/// # Errors
-/// When the kernel is not written for the operands, or is not launched.
 pub fn adamw(arrays: &[FlatArray<'_>], numbers: &Tensor, share: Option<&Tensor>, eps: f64) -> Result<(), CudaError> {
     let check = Check { kernel: "adamw" };
     let Some(first) = arrays.first() else { return Ok(()) };
@@ -171,17 +186,13 @@ pub fn adamw(arrays: &[FlatArray<'_>], numbers: &Tensor, share: Option<&Tensor>,
     }
     for (vec, table) in tables {
         let variant = variant(vec);
-        let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
         let call = KernelCall::new(&variant, "adamw").structure(&table.finish()).tensor(numbers).tensor(share);
-        call.float(eps).launch(first.p, grid(blocks, THREADS))?;
+        call.float(eps).launch(first.p, table.grid())?;
     }
     Ok(())
 }
 
 /// Returns the joint norm of all gradients, combined with the known norm `before`; f64 of 0 axes; not finite if an element is not.
-///
-/// # Errors
-/// As [`adamw`].
 pub fn norm(before: Option<&Tensor>, grads: &[&Tensor]) -> Result<Tensor, CudaError> {
     let check = Check { kernel: "global_norm" };
     let Some(first) = grads.first() else {
@@ -193,24 +204,15 @@ pub fn norm(before: Option<&Tensor>, grads: &[&Tensor]) -> Result<Tensor, CudaEr
     if let Some(before) = before {
         check.numbers("before", before, Kind::Double, 1, first)?;
     }
-    let mut entries = Vec::with_capacity(grads.len());
-    for grad in grads {
-        let count = grad.numel() as i64;
-        check.numbers("grad", grad, first.kind(), count, first)?;
-        entries.push(([None, None, None, Some(*grad), None, None], count, false));
-    }
-    let tables = tables(&entries);
+    let tables = tables(&plain_entries(check, "grad", grads, first)?);
     let total: i64 = tables.iter().map(|(_, table)| table.blocks).sum();
     let partial = Tensor::f_empty([total], (Kind::Double, device))?;
     let mut done = 0;
     for (vec, table) in &tables {
         let variant = Variant::new(&SOURCE, element, &[*vec]);
         let part = partial.f_narrow(0, done, table.blocks)?;
-        let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
-        KernelCall::new(&variant, "squares")
-            .structure(&table.finish())
-            .tensor(&part)
-            .launch(first, grid(blocks, THREADS))?;
+        let call = KernelCall::new(&variant, "squares").structure(&table.finish()).tensor(&part);
+        call.launch(first, table.grid())?;
         done += table.blocks;
     }
     let norm = Tensor::f_empty([0_i64; 0], (Kind::Double, device))?;
@@ -222,9 +224,6 @@ pub fn norm(before: Option<&Tensor>, grads: &[&Tensor]) -> Result<Tensor, CudaEr
 
 /// Counts an update in `updates` (f64 of 0 axes, written). Returns the share by which averages move, f32: 0 where `taken` (f64 of 0
 /// axes) is not 1.
-///
-/// # Errors
-/// As [`adamw`].
 pub fn average_share(updates: &Tensor, taken: &Tensor, decay: f64) -> Result<Tensor, CudaError> {
     let check = Check { kernel: "average_share" };
     check.device("updates", updates)?;
@@ -238,9 +237,6 @@ pub fn average_share(updates: &Tensor, taken: &Tensor, decay: f64) -> Result<Ten
 }
 
 /// Moves each average (written) towards its weights by a share; all f32.
-///
-/// # Errors
-/// As [`adamw`].
 pub fn average(pairs: &[[&Tensor; 2]], share: &Tensor) -> Result<(), CudaError> {
     let check = Check { kernel: "average" };
     check.device("share", share)?;
@@ -257,32 +253,20 @@ pub fn average(pairs: &[[&Tensor; 2]], share: &Tensor) -> Result<(), CudaError> 
     }
     for (vec, table) in tables {
         let variant = Variant::new(&SOURCE, Element::F32, &[vec]);
-        let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
-        let call = KernelCall::new(&variant, "average").structure(&table.finish()).tensor(share);
-        call.launch(share, grid(blocks, THREADS))?;
+        KernelCall::new(&variant, "average").structure(&table.finish()).tensor(share).launch(share, table.grid())?;
     }
     Ok(())
 }
 
 /// Sets every element of `arrays`, of one kind, to 0.
-///
-/// # Errors
-/// As [`adamw`].
 pub fn zero(arrays: &[&Tensor]) -> Result<(), CudaError> {
     let check = Check { kernel: "zero" };
     let Some(first) = arrays.first() else { return Ok(()) };
     let element = check.element("array", first)?;
     check.device("array", first)?;
-    let mut entries = Vec::with_capacity(arrays.len());
-    for array in arrays {
-        let count = array.numel() as i64;
-        check.numbers("array", array, first.kind(), count, first)?;
-        entries.push(([None, None, None, Some(*array), None, None], count, false));
-    }
-    for (vec, table) in tables(&entries) {
+    for (vec, table) in tables(&plain_entries(check, "array", arrays, first)?) {
         let variant = Variant::new(&SOURCE, element, &[vec]);
-        let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
-        KernelCall::new(&variant, "zero").structure(&table.finish()).launch(first, grid(blocks, THREADS))?;
+        KernelCall::new(&variant, "zero").structure(&table.finish()).launch(first, table.grid())?;
     }
     Ok(())
 }

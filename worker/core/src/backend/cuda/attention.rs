@@ -46,7 +46,6 @@ impl AttentionMask {
     }
 }
 
-/// Operands and settings of attention.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionInputs<'a> {
     /// Queries (B, H, Nq, D).
@@ -68,7 +67,6 @@ pub struct AttentionInputs<'a> {
 }
 
 impl AttentionInputs<'_> {
-    /// Appends the kernels' last two arguments.
     fn finish<'a>(&self, call: KernelCall<'a>) -> KernelCall<'a> {
         call.float(self.scale).float(self.cap.unwrap_or(0.0))
     }
@@ -188,9 +186,6 @@ impl AttentionOperands {
 }
 
 /// Returns the result (B, H, Nq, D) and the log-sum-exp of each query's scores (B, H, Nq), f32.
-///
-/// # Errors
-/// When the kernel is not written for the operands, or is not launched.
 pub fn attention(a: &AttentionInputs<'_>) -> Result<(Tensor, Tensor), CudaError> {
     let check = Check { kernel: "attention" };
     let r = ready(check, a, &[])?;
@@ -208,7 +203,6 @@ pub fn attention(a: &AttentionInputs<'_>) -> Result<(Tensor, Tensor), CudaError>
     Ok((out, lse))
 }
 
-/// Gradients of queries, keys, values and bias.
 #[derive(Debug)]
 pub struct AttentionGrads {
     pub dq: Tensor,
@@ -219,9 +213,6 @@ pub struct AttentionGrads {
 }
 
 /// Computes the gradients from `g`, the gradient of the result, the result `out` and its log-sum-exp.
-///
-/// # Errors
-/// As [`attention`].
 pub fn attention_backward(
     a: &AttentionInputs<'_>,
     g: &Tensor,

@@ -10,7 +10,6 @@ use std::{
     sync::OnceLock,
 };
 
-/// First bytes of a cache file.
 const MAGIC: &[u8; 8] = b"ENNCUBN1";
 const HASH_BYTES: usize = 32;
 /// Largest file that is read; our modules are far smaller.
@@ -63,9 +62,6 @@ pub fn read(folder: &Path, key: &str) -> Option<Vec<u8>> {
 }
 
 /// Stores `cubin` under `key`.
-///
-/// # Errors
-/// When the folder cannot be written.
 pub fn write(folder: &Path, key: &str, cubin: &[u8]) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     // Ranks of one node may compile the same module at once: each writes a file of its own, and the last rename wins.

@@ -12,7 +12,6 @@ use super::source::Variant;
 use smallvec::SmallVec;
 use tch::Tensor;
 
-/// A kernel and the arguments given so far.
 #[derive(Debug)]
 pub(super) struct KernelCall<'a> {
     variant: &'a Variant,
@@ -42,12 +41,10 @@ impl<'a> KernelCall<'a> {
         self.slot(tensor.map_or(0, |tensor| tensor.data_ptr() as u64))
     }
 
-    /// Appends an address on the device.
     pub(super) fn address(self, address: u64) -> Self {
         self.slot(address)
     }
 
-    /// Appends a 64-bit integer.
     pub(super) fn int(self, value: i64) -> Self {
         self.slot(value.cast_unsigned())
     }
@@ -57,7 +54,6 @@ impl<'a> KernelCall<'a> {
         self.slot(u64::from(value))
     }
 
-    /// Appends a `float`.
     pub(super) fn float(self, value: f64) -> Self {
         self.slot(u64::from((value as f32).to_bits()))
     }
@@ -89,7 +85,6 @@ impl<'a> KernelCall<'a> {
         self.give(device, |function, slots, starts| result::launch(function, grid, stream, slots, starts))
     }
 
-    /// Launches on a [`GraphStream`].
     pub(super) fn launch_on(self, graph_stream: &GraphStream, grid: LaunchGrid) -> Result<(), CudaError> {
         self.give(graph_stream.device, |function, slots, starts| graph_stream.launch(function, grid, slots, starts))
     }

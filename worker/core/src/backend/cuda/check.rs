@@ -9,7 +9,6 @@ const BLOCKS_MAX: i64 = 1 << 30;
 /// Bytes of the widest load.
 pub(super) const PACK_BYTES: i64 = 16;
 
-/// Checks the operands of one kernel.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Check {
     pub(super) kernel: &'static str,
@@ -45,7 +44,6 @@ impl Check {
         }
     }
 
-    /// Returns the element type of a tensor.
     pub(super) fn element(self, operand: &'static str, tensor: &Tensor) -> Result<Element, CudaError> {
         Element::of(tensor.kind()).ok_or_else(|| self.refuse(operand, tensor, "f32, bf16 or f16"))
     }

@@ -55,9 +55,6 @@ fn layout(check: Check, matrices: &[&Tensor], targets: &Tensor) -> Result<CrossE
 
 /// Returns loss and log-sum-exp of each row (f32) for logits (R, C), whose rows may be strided, and targets (R). A target of `ignored`
 /// gives a loss of 0, one outside the classes NaN.
-///
-/// # Errors
-/// When the kernel is not written for the operands, or is not launched.
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, ignored: i64) -> Result<[Tensor; 2], CudaError> {
     let logits = aligned_rows::rows(logits)?;
     let targets = targets.f_contiguous()?;
@@ -73,7 +70,6 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, ignored: i64) -> Result<
     Ok([loss, lse])
 }
 
-/// Operands of the backward kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct CrossEntropyBackward<'a> {
     /// Gradient of the losses (f32): one per row, or one for all.
@@ -90,10 +86,6 @@ pub struct CrossEntropyBackward<'a> {
     pub in_place: bool,
 }
 
-/// Computes the gradient of the logits.
-///
-/// # Errors
-/// As [`cross_entropy`].
 pub fn cross_entropy_backward(c: &CrossEntropyBackward<'_>) -> Result<Tensor, CudaError> {
     let check = Check { kernel: "cross_entropy_backward" };
     let logits = aligned_rows::rows(c.logits)?;

@@ -15,7 +15,6 @@ const WORDS: i64 = 4;
 /// Elements per thread of the row kernel.
 const ROW_ELEMENTS: i64 = 8;
 
-/// Operands and settings of a dropout.
 #[derive(Debug, Clone, Copy)]
 pub struct Dropout<'a> {
     pub x: &'a Tensor,
@@ -32,9 +31,6 @@ pub struct Dropout<'a> {
 }
 
 /// Drops elements, or rows, of `x`.
-///
-/// # Errors
-/// When the kernel is not written for the operands, or is not launched.
 pub fn dropout(d: &Dropout<'_>) -> Result<Tensor, CudaError> {
     let check = Check { kernel: "dropout" };
     let element = check.element("x", d.x)?;

@@ -30,7 +30,6 @@ pub(super) struct DeviceFacts {
     pub(super) shared_bytes_max: u32,
 }
 
-/// Whether the driver and the compiler can be opened.
 pub fn is_present() -> bool {
     driver::is_present() && result::nvrtc_is_present()
 }

@@ -49,9 +49,6 @@ fn cover(variant: &Variant, rows: GateRows) -> u32 {
 }
 
 /// Computes silu(a) · b elementwise.
-///
-/// # Errors
-/// When the kernel is not written for the operands, or is not launched.
 pub fn silu_mul(a: &Tensor, b: &Tensor) -> Result<Tensor, CudaError> {
     let check = Check { kernel: "silu_mul" };
     let b = b.f_contiguous()?;
@@ -64,10 +61,6 @@ pub fn silu_mul(a: &Tensor, b: &Tensor) -> Result<Tensor, CudaError> {
     Ok(y)
 }
 
-/// Computes the gradients of a and b.
-///
-/// # Errors
-/// As [`silu_mul`].
 pub fn silu_mul_backward(g: &Tensor, a: &Tensor, b: &Tensor) -> Result<[Tensor; 2], CudaError> {
     let check = Check { kernel: "silu_mul_backward" };
     let g = g.f_contiguous()?;
@@ -96,9 +89,6 @@ fn second(x: &Tensor, width: i64) -> Result<Tensor, TchError> {
 }
 
 /// x (…, 2D) → silu(first half) · second half.
-///
-/// # Errors
-/// As [`silu_mul`].
 pub fn swiglu(x: &Tensor) -> Result<Tensor, CudaError> {
     let check = Check { kernel: "swiglu" };
     let width = half(check, x)?;
@@ -119,10 +109,6 @@ pub fn swiglu(x: &Tensor) -> Result<Tensor, CudaError> {
     Ok(y)
 }
 
-/// Computes the gradient of x.
-///
-/// # Errors
-/// As [`silu_mul`].
 pub fn swiglu_backward(g: &Tensor, x: &Tensor) -> Result<Tensor, CudaError> {
     let check = Check { kernel: "swiglu_backward" };
     let width = half(check, x)?;

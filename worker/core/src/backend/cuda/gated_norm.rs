@@ -10,7 +10,6 @@ use tch::{Kind, Tensor};
 /// Operands of a gated norm; s, q and gate have one shape.
 #[derive(Debug, Clone, Copy)]
 pub struct GatedNorm<'a> {
-    /// The running sums s.
     pub s: &'a Tensor,
     /// Factors q of the sums; rows may be strided.
     pub q: &'a Tensor,
@@ -33,7 +32,6 @@ pub struct GatedNormGrads {
     pub db: Option<Tensor>,
 }
 
-/// Operands in the layout of the kernels.
 struct GatedNormOperands {
     s: Tensor,
     q: Tensor,
@@ -74,9 +72,6 @@ impl GatedNormOperands {
 }
 
 /// Computes the gated norm. Returns it with the means (layer norm only) and 1/σ or 1/rms, both f32.
-///
-/// # Errors
-/// When the kernel is not written for the operands, or is not launched.
 pub fn gated_norm(n: &GatedNorm<'_>, eps: f64) -> Result<(Tensor, Option<Tensor>, Tensor), CudaError> {
     let check = Check { kernel: "gated_norm" };
     let r = GatedNormOperands::new(check, n, HELD_FORWARD)?;
@@ -90,9 +85,6 @@ pub fn gated_norm(n: &GatedNorm<'_>, eps: f64) -> Result<(Tensor, Option<Tensor>
 }
 
 /// Computes the gradients from `g`, the gradient of the result, and the saved statistics.
-///
-/// # Errors
-/// As [`gated_norm`].
 pub fn gated_norm_backward(
     n: &GatedNorm<'_>,
     g: &Tensor,

@@ -1,7 +1,7 @@
 //! Our own CUDA kernels, compiled at run time by NVRTC for the present device and launched on libtorch's current stream.
 //!
 //! One Rust file per family, beside one file of CUDA C++ in `src/`. A function here takes tensors and returns tensors; it
-//! refuses operands it was not written for. The choice between kernels is made elsewhere.
+//! fails where its kernel is not written for the operands, or cannot be launched. The choice between kernels is made elsewhere.
 //!
 //! **Invariant:** no launch waits for the device or allocates but through libtorch, so that every launch can be captured
 //! in a graph once its module is loaded; results do not depend on the order in which blocks run.
@@ -26,7 +26,6 @@ pub mod retention_decay;
 pub(in crate::backend) mod safe;
 mod source;
 pub(in crate::backend) mod sum;
-mod sys;
 
 pub use engine::{compile, is_present};
 pub use error::{BuildError, CudaError};

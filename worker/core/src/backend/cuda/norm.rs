@@ -31,7 +31,6 @@ const SUM_SIDE: u32 = 32;
 /// [`NormVariant::strides`] of dense rows.
 const DENSE: [i64; 2] = [0; 2];
 
-/// Operands of a norm.
 #[derive(Debug, Clone, Copy)]
 pub struct Norm<'a> {
     /// Rows to normalise, along the last axis.
@@ -44,7 +43,6 @@ pub struct Norm<'a> {
     pub bias: Option<&'a Tensor>,
     /// Layer norm rather than RMS norm.
     pub centred: bool,
-    /// Added to the variance.
     pub eps: f64,
     /// Kind of the residual and of the normalised rows, when it is not that of `x`.
     pub low: Option<Kind>,
@@ -62,7 +60,6 @@ pub struct Normed {
     pub rstd: Tensor,
 }
 
-/// Operands of the backward pass of a norm.
 #[derive(Debug, Clone, Copy)]
 pub struct NormBackward<'a> {
     /// Gradient of the normalised rows.
@@ -203,10 +200,6 @@ pub(super) fn saved(
     Ok((mean.map(|mean| dense("mean", mean)).transpose()?, dense("rstd", rstd)?))
 }
 
-/// Normalises rows.
-///
-/// # Errors
-/// When the kernel is not written for the operands, or is not launched.
 pub fn norm(n: &Norm<'_>) -> Result<Normed, CudaError> {
     let check = Check { kernel: "norm" };
     let x = n.x.f_contiguous()?;
@@ -239,10 +232,6 @@ pub fn norm(n: &Norm<'_>) -> Result<Normed, CudaError> {
     Ok(Normed { sum, y, mean, rstd })
 }
 
-/// Computes the gradients of a norm.
-///
-/// # Errors
-/// As [`norm`].
 pub fn norm_backward(n: &NormBackward<'_>) -> Result<NormGrads, CudaError> {
     let check = Check { kernel: "norm_backward" };
     let g = n.g.f_contiguous()?;

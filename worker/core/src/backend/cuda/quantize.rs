@@ -38,9 +38,6 @@ pub struct Quantized {
 }
 
 /// Quantises `x`, seen as a matrix over its last axis, to `to`: e4m3 or e5m2.
-///
-/// # Errors
-/// When the kernel is not written for the operands, or is not launched.
 pub fn quantize(x: &Tensor, to: Kind) -> Result<Quantized, CudaError> {
     let check = Check { kernel: "quantize" };
     let element = check.element("x", x)?;

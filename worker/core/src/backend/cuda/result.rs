@@ -10,7 +10,6 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
 use std::sync::OnceLock;
 
-/// Whether libnvrtc can be opened.
 pub(super) fn nvrtc_is_present() -> bool {
     static PRESENT: OnceLock<bool> = OnceLock::new();
     // SAFETY: opens a library and looks at nothing in it.
@@ -28,7 +27,6 @@ pub(super) fn nvrtc_version() -> (i32, i32) {
     (major, minor)
 }
 
-/// Status and log of a compilation that failed.
 pub(super) struct CompileFailure {
     pub(super) status: String,
     pub(super) log: String,
@@ -71,7 +69,6 @@ pub(super) fn cubin(text: &CString, name: &CString, options: &[String]) -> Resul
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Module(usize);
 
-/// Loads machine code onto the device.
 pub(super) fn load(context: Context, image: &[u8]) -> Result<Module, String> {
     inside(context, || {
         let mut module = ptr::null_mut();
@@ -81,7 +78,6 @@ pub(super) fn load(context: Context, image: &[u8]) -> Result<Module, String> {
     })
 }
 
-/// A kernel of a loaded module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Function {
     raw: usize,
@@ -134,12 +130,10 @@ pub(super) fn launch(
     })
 }
 
-/// Returns a pointer to each argument.
 fn pointers(slots: &mut [u64], starts: &[u16]) -> SmallVec<[*mut c_void; 32]> {
     starts.iter().map(|&at| (&raw mut slots[usize::from(at)]).cast::<c_void>()).collect()
 }
 
-/// A graph of one kernel.
 #[derive(Debug)]
 pub(super) struct SingleKernelGraph {
     function: Function,

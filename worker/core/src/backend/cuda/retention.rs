@@ -159,9 +159,6 @@ fn carries(
 }
 
 /// Computes the scan. Returns it and, for the causal scan, the outgoing state.
-///
-/// # Errors
-/// When the kernel is not written for the operands, or is not launched.
 pub fn scan(s: &RetentionScan<'_>) -> Result<(Tensor, Option<Tensor>), CudaError> {
     let check = Check { kernel: "retention" };
     let lambda = s.lambda.f_contiguous()?;
@@ -194,22 +191,17 @@ pub fn scan(s: &RetentionScan<'_>) -> Result<(Tensor, Option<Tensor>), CudaError
     Ok((y, Some(last)))
 }
 
-/// Operands of the backward pass of a scan.
 #[derive(Debug, Clone, Copy)]
 pub struct RetentionScanBackward<'a> {
     pub scan: RetentionScan<'a>,
     /// Result of the scan.
     pub y: &'a Tensor,
-    /// Gradient of the result.
     pub g: &'a Tensor,
     /// Gradient of the outgoing state.
     pub gstate: Option<&'a Tensor>,
 }
 
 /// Computes the gradients of v, λ and the incoming state. The causal scan returns the last even if there was no incoming state.
-///
-/// # Errors
-/// As [`scan`].
 pub fn scan_backward(r: &RetentionScanBackward<'_>) -> Result<(Tensor, Tensor, Option<Tensor>), CudaError> {
     let check = Check { kernel: "retention_backward" };
     let lambda = r.scan.lambda.f_contiguous()?;

@@ -12,9 +12,6 @@ pub(super) static SOURCE: Source =
 const THREADS: u32 = 128;
 
 /// Computes λ of β, which is clamped to `bounds`.
-///
-/// # Errors
-/// When the kernel is not written for the operand, or is not launched.
 pub fn forward(beta: &Tensor, bounds: (f64, f64)) -> Result<Tensor, CudaError> {
     let check = Check { kernel: "retention_decay" };
     let beta = beta.f_contiguous()?;
@@ -23,10 +20,6 @@ pub fn forward(beta: &Tensor, bounds: (f64, f64)) -> Result<Tensor, CudaError> {
     Ok(lambda)
 }
 
-/// Computes the gradient of β.
-///
-/// # Errors
-/// As [`forward`].
 pub fn backward(g: &Tensor, beta: &Tensor, bounds: (f64, f64)) -> Result<Tensor, CudaError> {
     let check = Check { kernel: "retention_decay_backward" };
     let g = g.f_contiguous()?;

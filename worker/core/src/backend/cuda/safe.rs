@@ -2,11 +2,16 @@
 //!
 //! **Invariant:** the library is checked to be present before any call, as cudarc panics without it.
 
-use super::sys;
-use crate::backend::torch::{ShimError, check};
+use crate::backend::torch::{ShimError, handle};
 use cudarc::driver::{result as driver, sys as cu};
+use std::ffi::c_void;
 use std::ptr;
 use std::sync::OnceLock;
+
+unsafe extern "C" {
+    /// Of `shim/cuda.cpp`.
+    fn enn_cuda_current_stream(device: i32, out: *mut *mut c_void) -> i32;
+}
 
 /// Whether libcuda, the driver, can be opened.
 pub(in crate::backend) fn is_present() -> bool {
@@ -42,7 +47,6 @@ pub(in crate::backend) fn primary(index: usize) -> Result<Context, String> {
     Ok(Context(context as usize))
 }
 
-/// Returns an attribute of a device.
 pub(in crate::backend) fn attribute(index: usize, which: cu::CUdevice_attribute) -> Result<i32, String> {
     let id = device(index)?;
     // SAFETY: the device exists.
@@ -95,10 +99,9 @@ impl CudaStream {
     }
 }
 
-/// Returns libtorch's current stream.
 pub(in crate::backend) fn current_stream(device: usize) -> Result<CudaStream, ShimError> {
-    let mut out = ptr::null_mut();
-    // SAFETY: `out` is writable.
-    check(unsafe { sys::enn_cuda_current_stream(i32::try_from(device).unwrap_or(-1), &raw mut out) })?;
-    Ok(CudaStream(out as usize))
+    let device = i32::try_from(device).unwrap_or(-1);
+    // SAFETY: no pointers but that of the result.
+    let stream = handle(|out| unsafe { enn_cuda_current_stream(device, out) })?;
+    Ok(CudaStream(stream as usize))
 }

@@ -12,7 +12,6 @@ const PRELUDE: &str = include_str!("src/prelude.cu");
 /// Most numbers that a source is specialised by.
 pub(super) const NUMBERS_MAX: usize = 6;
 
-/// One file of CUDA C++.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Source {
     /// Name in messages, and stem of the file.
@@ -24,7 +23,6 @@ pub struct Source {
     pub shared_bytes_max: u32,
 }
 
-/// Element type of a kernel's operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Element {
     /// IEEE single precision, 32 bits.
@@ -46,7 +44,6 @@ impl Element {
         }
     }
 
-    /// Bytes of one element.
     pub fn bytes(self) -> i64 {
         if self == Self::F32 { 4 } else { 2 }
     }
@@ -85,7 +82,6 @@ impl Variant {
         format!("{PRELUDE}\n#line 1 \"{}.cu\"\n{}", self.source.name, self.source.text)
     }
 
-    /// Returns the options for the compiler.
     pub fn options(&self, arch: &str) -> Vec<String> {
         let mut options = vec![
             format!("--gpu-architecture={arch}"),
@@ -98,7 +94,6 @@ impl Variant {
         options
     }
 
-    /// Returns the name used in messages.
     pub fn name(&self) -> String {
         let mut name = format!("{}<{}", self.source.name, self.element.name());
         for (what, number) in self.source.numbers.iter().zip(self.numbers) {
@@ -108,7 +103,6 @@ impl Variant {
         name
     }
 
-    /// Returns a key that identifies the variant.
     pub fn identity(&self) -> (&'static str, Element, [u32; NUMBERS_MAX]) {
         (self.source.name, self.element, self.numbers)
     }

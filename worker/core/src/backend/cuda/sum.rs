@@ -18,7 +18,7 @@ const WIDEST: u32 = 4;
 const KINDS: [Kind; 8] =
     [Kind::Float, Kind::Double, Kind::Int64, Kind::Int, Kind::Int8, Kind::Uint8, Kind::BFloat16, Kind::Half];
 
-/// Elementwise reduction over the ranks; the discriminant is the source's REDUCE.
+/// Elementwise reduction over the ranks; the discriminant is REDUCE of the source and the number of c10d's shim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RankReduction {
     Sum = 0,
@@ -35,21 +35,16 @@ pub struct PartReduction {
     pub parts: u64,
     /// Address for the sums of squares of the results, if they are wanted: one f64 for each 512 values.
     pub squares: Option<u64>,
-    /// Number of values.
     pub elements: usize,
     /// Distance between the values of two other ranks, in elements.
     pub stride: usize,
     pub rank: u32,
-    /// Number of ranks.
     pub size: u32,
     pub kind: Kind,
     pub reduction: RankReduction,
 }
 
 /// Reduces the values of all ranks in the order of the ranks. Returns the number of sums of squares that were written.
-///
-/// # Errors
-/// When the kernel does not take the kind, or is not launched.
 pub(in crate::backend) fn sum_parts(graph_stream: &GraphStream, job: &PartReduction) -> Result<u32, CudaError> {
     let PartReduction { own, parts, squares, rank, size, kind, reduction, .. } = *job;
     let elements = job.elements as i64;
@@ -82,9 +77,6 @@ fn variant(vec: u32, kind: Kind, reduction: RankReduction) -> Result<Variant, Cu
 }
 
 /// Compiles and loads what [`sum_parts`] launches.
-///
-/// # Errors
-/// When the kernel does not take the kind; errors of the compiler or the driver.
 pub(in crate::backend) fn make_ready(device: usize, kind: Kind, reduction: RankReduction) -> Result<(), CudaError> {
     let packs: &[u32] = if kind == Kind::Float { &[WIDEST, 1] } else { &[1] };
     packs
@@ -93,9 +85,6 @@ pub(in crate::backend) fn make_ready(device: usize, kind: Kind, reduction: RankR
 }
 
 /// Copies `bytes` bytes from one address to another if the word at `cut`, in the device's own memory, is 0.
-///
-/// # Errors
-/// When the kernel is not launched.
 pub(in crate::backend) fn take_part(
     graph_stream: &GraphStream,
     from: u64,
@@ -113,9 +102,6 @@ pub(in crate::backend) fn take_part(
 }
 
 /// Writes √Σ of `count` sums of squares as f32; NaN once the word at `cut`, in host memory, is not 0.
-///
-/// # Errors
-/// When the kernel is not launched.
 pub(in crate::backend) fn norm_of_parts(
     graph_stream: &GraphStream,
     squares: u64,

@@ -7,9 +7,6 @@ pub use sys::{host_bytes, host_bytes_mut};
 use tch::{Device, Kind, TchError, Tensor};
 
 /// Returns an uninitialised u8 tensor of `bytes` bytes, page-locked if `locked`, for fast copies to a CUDA device.
-///
-/// # Errors
-/// Errors of libtorch, usually exhausted memory.
 pub fn buffer(bytes: usize, locked: bool) -> Result<Tensor, TchError> {
     static NEW: AtenOp = AtenOp::new(c"aten::new_empty", c"");
     let like = Tensor::f_empty(0, (Kind::Uint8, Device::Cpu))?;

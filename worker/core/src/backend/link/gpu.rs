@@ -4,7 +4,7 @@
 
 use crate::backend::cuda::driver::{self, Context};
 use cudarc::driver::sys as cu;
-use tch::TchError;
+use std::fmt;
 use thiserror::Error;
 
 /// An error of the driver, of the runtime or of libtorch.
@@ -18,9 +18,9 @@ pub struct LinkError {
 }
 
 impl LinkError {
-    /// Wraps an error of libtorch.
-    pub fn torch(what: &'static str, error: &TchError) -> Self {
-        Self { what, status: error.to_string() }
+    /// Returns a conversion that adds the attempted action to an error.
+    pub fn of<E: fmt::Display>(what: &'static str) -> impl Fn(E) -> Self {
+        move |error| Self { what, status: error.to_string() }
     }
 }
 
@@ -60,9 +60,6 @@ impl Gpu {
     }
 
     /// Returns the device's PCI address: domain, bus and device.
-    ///
-    /// # Errors
-    /// Errors of the driver.
     pub fn bus(self) -> Result<[i64; 3], LinkError> {
         bus(self.index)
     }
@@ -84,24 +81,19 @@ impl Gpu {
         }
     }
 
-    /// Returns libtorch's current stream.
     pub(super) fn current(self) -> Result<driver::CudaStream, LinkError> {
-        let current = driver::current_stream(self.index);
-        current.map_err(|error| LinkError { what: "find the current stream", status: error.message })
+        driver::current_stream(self.index).map_err(LinkError::of("find the current stream"))
     }
 
-    /// Runs a driver call in this device's context.
     pub(super) fn ask(self, what: &'static str, call: impl FnOnce() -> cu::CUresult) -> Result<(), LinkError> {
-        driver::inside(self.context, || driver::status(call())).map_err(|status| LinkError { what, status })
+        driver::inside(self.context, || driver::status(call())).map_err(LinkError::of(what))
     }
 }
 
 fn bus(index: usize) -> Result<[i64; 3], LinkError> {
     use cu::CUdevice_attribute as Attribute;
-    let read = |which| {
-        let number = driver::attribute(index, which).map(i64::from);
-        number.map_err(|status| LinkError { what: "find the device's place", status })
-    };
+    let failed = LinkError::of("find the device's place");
+    let read = |which| driver::attribute(index, which).map(i64::from).map_err(&failed);
     Ok([
         read(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
         read(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,

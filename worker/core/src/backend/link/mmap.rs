@@ -44,9 +44,6 @@ fn location(gpu: Gpu) -> cu::CUmemLocation {
 
 impl Memory {
     /// Allocates at least `bytes` of the device's own memory, rounded up to whole pages and filled with zeros.
-    ///
-    /// # Errors
-    /// When no memory is left.
     pub fn new(gpu: Gpu, bytes: usize) -> Result<Self, LinkError> {
         // SAFETY: a plain structure of numbers and null pointers, of which zeros are a value.
         let mut asked: cu::CUmemAllocationProp = unsafe { zeroed() };
@@ -113,9 +110,6 @@ impl Memory {
     }
 
     /// Returns a descriptor with which another process of this host can [`Memory::open`] the memory.
-    ///
-    /// # Errors
-    /// Errors of the driver.
     pub fn share(&self) -> Result<OwnedFd, LinkError> {
         let mut number: i32 = -1;
         // SAFETY: for this type of handle the driver writes an `int`.
@@ -136,9 +130,6 @@ impl Memory {
     }
 
     /// Returns a tensor shaped like `like` over the memory from byte `start` on. The tensor keeps the memory alive.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn tensor(self: &Arc<Self>, start: usize, like: &Tensor) -> Result<Tensor, LinkError> {
         let status = |status: String| LinkError { what: "lay a tensor over memory", status };
         let bytes = like.numel() * like.kind().elt_size_in_bytes();
@@ -203,9 +194,6 @@ impl Words {
     ///
     /// # Safety
     /// The bytes stay mapped until this is dropped, and all accesses are atomic.
-    ///
-    /// # Errors
-    /// Errors of the driver.
     pub unsafe fn new(gpu: Gpu, host: *mut u8, bytes: usize) -> Result<Self, LinkError> {
         let host = host.cast::<c_void>();
         let how = cu::CU_MEMHOSTREGISTER_PORTABLE | cu::CU_MEMHOSTREGISTER_DEVICEMAP;

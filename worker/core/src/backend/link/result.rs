@@ -32,10 +32,6 @@ unsafe impl Send for StreamEvent {}
 unsafe impl Sync for StreamEvent {}
 
 impl CopyStream {
-    /// Creates a copy stream of a device.
-    ///
-    /// # Errors
-    /// Errors of the driver.
     pub fn new(gpu: Gpu) -> Result<Self, LinkError> {
         let mut stream = ptr::null_mut();
         let flags = cu::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
@@ -49,9 +45,7 @@ impl CopyStream {
     /// # Errors
     /// Errors of the driver; also while the current stream captures a graph.
     pub fn after_current(&self) -> Result<StreamEvent, LinkError> {
-        let records =
-            graph::records().map_err(|error| LinkError { what: "look at the stream", status: error.message })?;
-        if records {
+        if graph::records().map_err(LinkError::of("look at the stream"))? {
             let status = "copy engines count their turns on the host; use collectives = \"nccl\"".to_owned();
             return Err(LinkError { what: "record a collective in a graph", status });
         }
@@ -64,9 +58,6 @@ impl CopyStream {
     ///
     /// # Safety
     /// Both addresses have so many bytes, and stay valid until a later [`StreamEvent`] is done.
-    ///
-    /// # Errors
-    /// Errors of the driver.
     pub unsafe fn copy(&self, from: u64, to: u64, bytes: usize) -> Result<(), LinkError> {
         // SAFETY: as the caller says.
         self.gpu.ask("copy to another device", || unsafe {
@@ -78,9 +69,6 @@ impl CopyStream {
     ///
     /// # Safety
     /// The word stays valid until a later [`StreamEvent`] is done.
-    ///
-    /// # Errors
-    /// Errors of the driver.
     pub unsafe fn write_word(&self, word: u64, value: u32) -> Result<(), LinkError> {
         // SAFETY: as the caller says.
         self.gpu.ask("write a word", || unsafe {
@@ -92,9 +80,6 @@ impl CopyStream {
     ///
     /// # Safety
     /// The word stays valid until a later [`StreamEvent`] is done.
-    ///
-    /// # Errors
-    /// Errors of the driver.
     pub unsafe fn wait_word(&self, word: u64, value: u32) -> Result<(), LinkError> {
         let at_least = cu::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
         // SAFETY: as the caller says.
@@ -107,52 +92,33 @@ impl CopyStream {
     ///
     /// # Safety
     /// The addresses of `job` have so many values of that kind, and stay valid until a later [`StreamEvent`] is done.
-    ///
-    /// # Errors
-    /// When the kernel cannot be compiled or launched, or does not take the kind.
     pub unsafe fn sum(&self, job: &PartReduction) -> Result<usize, LinkError> {
-        sum::sum_parts(&self.graph_stream, job)
-            .map(|squares| squares as usize)
-            .map_err(|error| LinkError { what: "add up parts", status: error.to_string() })
+        let squares = sum::sum_parts(&self.graph_stream, job).map_err(LinkError::of("add up parts"))?;
+        Ok(squares as usize)
     }
 
     /// Compiles and loads what [`CopyStream::sum`] launches, before a collective is begun that others wait for.
-    ///
-    /// # Errors
-    /// When the kernel cannot be compiled, or does not take the kind.
     pub fn make_ready(&self, kind: Kind, reduction: RankReduction) -> Result<(), LinkError> {
-        let ready = sum::make_ready(self.gpu.index, kind, reduction);
-        ready.map_err(|error| LinkError { what: "make a sum ready", status: error.to_string() })
+        sum::make_ready(self.gpu.index, kind, reduction).map_err(LinkError::of("make a sum ready"))
     }
 
     /// Copies with a kernel if the word at `cut`, in this device's memory, is 0.
     ///
     /// # Safety
     /// As [`CopyStream::copy`]; the word stays as well.
-    ///
-    /// # Errors
-    /// The kernel cannot be compiled or launched.
     pub unsafe fn take(&self, from: u64, to: u64, bytes: usize, cut: u64) -> Result<(), LinkError> {
-        let taken = sum::take_part(&self.graph_stream, from, to, bytes as i64, cut);
-        taken.map_err(|error| LinkError { what: "take what came", status: error.to_string() })
+        sum::take_part(&self.graph_stream, from, to, bytes as i64, cut).map_err(LinkError::of("take what came"))
     }
 
     /// Writes √Σ of `count` sums of squares as f32; NaN once the word at `cut`, in host memory, is not 0.
     ///
     /// # Safety
     /// `squares` has `count` values and `to` has room for one; all stay valid until a later [`StreamEvent`] is done.
-    ///
-    /// # Errors
-    /// As [`CopyStream::sum`].
     pub unsafe fn norm(&self, squares: u64, count: usize, to: u64, cut: u64) -> Result<(), LinkError> {
-        let made = sum::norm_of_parts(&self.graph_stream, squares, count as i64, to, cut);
-        made.map_err(|error| LinkError { what: "measure sums", status: error.to_string() })
+        sum::norm_of_parts(&self.graph_stream, squares, count as i64, to, cut).map_err(LinkError::of("measure sums"))
     }
 
     /// Returns an event after all work given to this stream so far.
-    ///
-    /// # Errors
-    /// Errors of the driver.
     pub fn record_event(&self) -> Result<StreamEvent, LinkError> {
         StreamEvent::on(self.gpu, self.graph_stream.stream)
     }
@@ -165,9 +131,6 @@ impl CopyStream {
     }
 
     /// Makes later work on the current stream wait for an event, without blocking the host.
-    ///
-    /// # Errors
-    /// Errors of the driver.
     pub fn hold(&self, event: &StreamEvent) -> Result<(), LinkError> {
         event.before(self.gpu.current()?)
     }
@@ -192,16 +155,11 @@ impl StreamEvent {
         Ok(made)
     }
 
-    /// Makes later work on `stream` wait for the event.
     fn before(&self, stream: driver::CudaStream) -> Result<(), LinkError> {
         // SAFETY: both are alive.
         self.gpu.ask("wait for an event", || unsafe { cu::cuStreamWaitEvent(stream.raw(), self.event, 0) })
     }
 
-    /// Whether the event is complete.
-    ///
-    /// # Errors
-    /// The error of a failed device.
     pub fn is_past(&self) -> Result<bool, LinkError> {
         let mut there = true;
         self.gpu.ask("look at the device", || {

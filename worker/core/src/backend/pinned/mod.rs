@@ -1,6 +1,5 @@
 //! Page-locked (pinned) shared memory, to which a CUDA device copies directly, without a staging buffer of the driver.
 
 mod result;
-mod sys;
 
 pub use result::PinnedBuffer;

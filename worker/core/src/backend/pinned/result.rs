@@ -1,9 +1,15 @@
 //! Pinned memory with an owner.
 
-use super::sys;
 use crate::backend::torch::{ShimError, check};
 use enn_common::fs::mmap::SharedPart;
+use std::ffi::c_void;
 use tch::Device;
+
+// `shim/cuda_host.cpp`.
+unsafe extern "C" {
+    fn enn_host_lock(device: i32, at: *mut c_void, bytes: usize) -> i32;
+    fn enn_host_unlock(device: i32, at: *mut c_void) -> i32;
+}
 
 /// A part of a memory file whose pages are locked.
 #[derive(Debug)]
@@ -21,11 +27,10 @@ impl PinnedBuffer {
         let bytes = part.bytes_mut();
         let index = index as i32;
         // SAFETY: the pages are of a mapping that `Self` owns, which unlocks them before it goes.
-        let done = check(unsafe { sys::enn_host_lock(index, bytes.as_mut_ptr().cast(), bytes.len()) });
+        let done = check(unsafe { enn_host_lock(index, bytes.as_mut_ptr().cast(), bytes.len()) });
         (Self { part, device: done.is_ok().then_some(index) }, done)
     }
 
-    /// Whether a device copies to it directly.
     pub fn is_pinned(&self) -> bool {
         self.device.is_some()
     }
@@ -41,7 +46,7 @@ impl Drop for PinnedBuffer {
         if let Some(device) = self.device {
             // SAFETY: locked by `of`, and unlocked here once; the mapping goes after this.
             // At the end of the process CUDA may be gone, and its locks with it.
-            let _gone = unsafe { sys::enn_host_unlock(device, self.part.bytes_mut().as_mut_ptr().cast()) };
+            let _gone = unsafe { enn_host_unlock(device, self.part.bytes_mut().as_mut_ptr().cast()) };
         }
     }
 }

@@ -10,12 +10,9 @@ use std::sync::Arc;
 use tch::Tensor;
 use torch_sys::C_tensor;
 
-/// Most results of a boxed call.
 const RESULTS_MAX: usize = 16;
-/// Most arguments of a schema.
 const ARGUMENTS_MAX: usize = 64;
 
-/// One argument of an operator's schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
     pub name: String,
@@ -46,13 +43,11 @@ fn pointer(tensor: Option<&Tensor>) -> *const C_tensor {
     tensor.map_or(ptr::null(), Tensor::as_ptr)
 }
 
-/// Takes ownership of a tensor that the shim made.
 fn owned(made: *mut C_tensor) -> Tensor {
     // SAFETY: called only on pointers the shim has just made with `new at::Tensor` and given up.
     unsafe { Tensor::from_ptr(made) }
 }
 
-/// Releases the owner that [`over`] passed to libtorch.
 unsafe extern "C" fn release<T>(owner: *mut c_void) {
     // SAFETY: `over` made this pointer of an `Arc<T>`, and the shim gives it back once.
     drop(unsafe { Arc::from_raw(owner.cast_const().cast::<T>()) });
@@ -66,10 +61,8 @@ unsafe extern "C" fn release<T>(owner: *mut c_void) {
 /// operation reads or writes the tensor.
 pub unsafe fn over<T: Send + Sync>(data: *mut c_void, like: &Tensor, owner: Arc<T>) -> Result<Tensor, ShimError> {
     let owner = Arc::into_raw(owner).cast_mut();
-    let mut out = ptr::null_mut();
-    // SAFETY: the memory is as the caller says; `like` lives during the call, and `out` is writable.
-    check(unsafe { sys::enn_tensor_over(data, like.as_ptr(), release::<T>, owner.cast(), &raw mut out) })?;
-    Ok(owned(out))
+    // SAFETY: the memory is as the caller says; `like` lives during the call.
+    one(|out| unsafe { sys::enn_tensor_over(data, like.as_ptr(), release::<T>, owner.cast(), out) })
 }
 
 /// Handle of a dispatcher operator, valid as long as the process.
@@ -81,19 +74,48 @@ unsafe impl Send for Handle {}
 // SAFETY: as above; calling through it from several threads is what the dispatcher is made for.
 unsafe impl Sync for Handle {}
 
-pub(super) fn find(name: &CStr, overload: &CStr) -> Result<Handle, ShimError> {
-    let mut out = ptr::null_mut();
-    // SAFETY: both strings are NUL-terminated and `out` is writable.
-    check(unsafe { sys::enn_aten_find(name.as_ptr(), overload.as_ptr(), &raw mut out) })?;
-    Ok(Handle(out))
+/// Runs a shim function that writes one number.
+pub(in crate::backend) fn number<T: Default>(run: impl FnOnce(*mut T) -> i32) -> Result<T, ShimError> {
+    let mut out = T::default();
+    check(run(&raw mut out))?;
+    Ok(out)
 }
 
-/// Returns the arguments of an operator's schema.
+/// Runs a shim function that makes a handle or finds an address.
+pub(in crate::backend) fn handle<T>(run: impl FnOnce(*mut *mut T) -> i32) -> Result<*mut T, ShimError> {
+    let mut out = ptr::null_mut();
+    check(run(&raw mut out))?;
+    Ok(out)
+}
+
+/// Runs a shim function that makes up to `N` tensors; those that it does not make are `None`.
+fn some_of<const N: usize>(run: impl FnOnce(*mut *mut C_tensor) -> i32) -> Result<[Option<Tensor>; N], ShimError> {
+    let mut outs = [ptr::null_mut(); N];
+    check(run(outs.as_mut_ptr()))?;
+    Ok(outs.map(|made: *mut C_tensor| (!made.is_null()).then(|| owned(made))))
+}
+
+/// Runs a shim function that makes `N` tensors.
+fn all_of<const N: usize>(run: impl FnOnce(*mut *mut C_tensor) -> i32) -> Result<[Tensor; N], ShimError> {
+    let mut outs = [ptr::null_mut(); N];
+    check(run(outs.as_mut_ptr()))?;
+    Ok(outs.map(owned))
+}
+
+/// Runs a shim function that makes one tensor.
+fn one(run: impl FnOnce(*mut *mut C_tensor) -> i32) -> Result<Tensor, ShimError> {
+    all_of(run).map(|[made]| made)
+}
+
+pub(super) fn find(name: &CStr, overload: &CStr) -> Result<Handle, ShimError> {
+    // SAFETY: both strings are NUL-terminated.
+    handle(|out| unsafe { sys::enn_aten_find(name.as_ptr(), overload.as_ptr(), out) }).map(Handle)
+}
+
 pub(super) fn arguments(handle: Handle) -> Result<Vec<Argument>, ShimError> {
     let mut found = [sys::RawArgument { writes: 0, takes: 0, name: ptr::null() }; ARGUMENTS_MAX];
-    let mut count = 0;
     // SAFETY: the handle came from `find`; `found` has the room given.
-    check(unsafe { sys::enn_aten_arguments(handle.0, found.as_mut_ptr(), ARGUMENTS_MAX, &raw mut count) })?;
+    let count = number(|count| unsafe { sys::enn_aten_arguments(handle.0, found.as_mut_ptr(), ARGUMENTS_MAX, count) })?;
     let argument = |raw: &sys::RawArgument| Argument {
         // SAFETY: the shim has filled the first `count` with NUL-terminated names that live as long as the operator.
         name: unsafe { text(raw.name) },
@@ -126,10 +148,8 @@ pub(super) fn operators() -> Result<Vec<(String, String)>, ShimError> {
 
 /// Returns a tensor on the meta device, of the kind of `like`.
 pub(super) fn hollow(sizes: &[i64], like: &Tensor) -> Result<Tensor, ShimError> {
-    let mut out = ptr::null_mut();
-    // SAFETY: `sizes` has the length given, `like` is alive and `out` is writable.
-    check(unsafe { sys::enn_aten_hollow(sizes.as_ptr(), sizes.len(), like.as_ptr(), &raw mut out) })?;
-    Ok(owned(out))
+    // SAFETY: `sizes` has the length given, and `like` is alive.
+    one(|out| unsafe { sys::enn_aten_hollow(sizes.as_ptr(), sizes.len(), like.as_ptr(), out) })
 }
 
 /// Calls an operator.
@@ -174,12 +194,9 @@ pub(super) fn gradients(
     Ok(outs.into_iter().map(owned).collect())
 }
 
-/// Whether an operator draws random numbers.
 pub(super) fn draws(handle: Handle) -> Result<bool, ShimError> {
-    let mut out = 0;
-    // SAFETY: the handle came from `find` and `out` is writable.
-    check(unsafe { sys::enn_aten_draws(handle.0, &raw mut out) })?;
-    Ok(out != 0)
+    // SAFETY: the handle came from `find`.
+    Ok(number(|out| unsafe { sys::enn_aten_draws(handle.0, out) })? != 0)
 }
 
 pub(super) fn renew_storage(tensor: &Tensor, bytes: i64) -> Result<(), ShimError> {
@@ -187,83 +204,97 @@ pub(super) fn renew_storage(tensor: &Tensor, bytes: i64) -> Result<(), ShimError
     check(unsafe { sys::enn_aten_renew_storage(tensor.as_ptr(), bytes) })
 }
 
-pub(super) fn version(tensor: &Tensor) -> Result<i64, ShimError> {
-    let mut out = 0;
-    // SAFETY: the tensor is alive and `out` is writable.
-    check(unsafe { sys::enn_aten_version(tensor.as_ptr(), &raw mut out) })?;
-    Ok(out)
+/// Returns the number of in-place writes to the tensor's storage so far, through any view; −1 where libtorch keeps no count.
+pub fn version(tensor: &Tensor) -> i64 {
+    // SAFETY: the tensor is alive.
+    number(|out| unsafe { sys::enn_aten_version(tensor.as_ptr(), out) }).unwrap_or(-1)
 }
 
-/// Mixes the metadata of the tensors into `hash`, without access to a device.
-pub(super) fn layouts(tensors: &[&Tensor], alignment_max: u64, mut hash: u64) -> Result<u64, ShimError> {
+/// Mixes the properties of operands that a kernel may depend on into `hash`: kind, shape, strides where they are not dense,
+/// alignment up to `alignment_max` bytes (a power of two) and device class. No device is accessed. On an error of libtorch the hash is
+/// unchanged.
+pub fn layouts(tensors: &[&Tensor], alignment_max: u64, hash: u64) -> u64 {
     let pointers = pointers(tensors);
-    // SAFETY: all tensors are alive, `pointers` has the length given and `hash` is writable.
-    check(unsafe { sys::enn_aten_layouts(pointers.as_ptr(), pointers.len(), alignment_max, &raw mut hash) })?;
-    Ok(hash)
+    let mut mixed = hash;
+    // SAFETY: all tensors are alive, `pointers` has the length given and `mixed` is writable.
+    let status = unsafe { sys::enn_aten_layouts(pointers.as_ptr(), pointers.len(), alignment_max, &raw mut mixed) };
+    if check(status).is_ok() { mixed } else { hash }
 }
 
-pub(super) fn allow_tf32(on: bool) -> Result<(), ShimError> {
+/// Sets, for the whole process, whether products of f32 matrices on CUDA may use 10-bit mantissas (TF32).
+pub fn allow_tf32(on: bool) -> Result<(), ShimError> {
     // SAFETY: no pointers; the shim writes a flag of libtorch's global context.
     check(unsafe { sys::enn_allow_tf32(i32::from(on)) })
 }
 
-pub(super) fn deterministic(on: bool) -> Result<(), ShimError> {
+/// Sets, for the whole process, whether libtorch uses deterministic implementations where operators have one.
+pub fn deterministic(on: bool) -> Result<(), ShimError> {
     // SAFETY: no pointers; the shim writes flags of libtorch's global context.
     check(unsafe { sys::enn_deterministic(i32::from(on)) })
 }
 
-pub(super) fn retention(v: &Tensor, lambda: &Tensor, state: Option<&Tensor>, both: bool) -> Result<Tensor, ShimError> {
-    let mut y = ptr::null_mut();
-    // SAFETY: operands are alive; a missing state is null, which the shim checks; `y` is writable.
-    let status =
-        unsafe { sys::enn_retention(v.as_ptr(), lambda.as_ptr(), pointer(state), i32::from(both), &raw mut y) };
-    check(status)?;
-    Ok(owned(y))
+/// Runs the retention scan: v (B,N,H,Dh), λ (H), state (B,H,Dh), f32 or f64; `both` adds the reversed scan.
+pub fn retention(v: &Tensor, lambda: &Tensor, state: Option<&Tensor>, both: bool) -> Result<Tensor, ShimError> {
+    let both = i32::from(both);
+    // SAFETY: operands are alive; a missing state is null, which the shim checks.
+    one(|y| unsafe { sys::enn_retention(v.as_ptr(), lambda.as_ptr(), pointer(state), both, y) })
 }
 
-/// Runs the backward scan. `ins` are v, λ, y, gradient of y, state, gradient of the outgoing state.
-pub(super) fn retention_backward(ins: [Option<&Tensor>; 6], both: bool) -> Result<[Tensor; 3], ShimError> {
-    let ins = ins.map(pointer);
-    let mut outs = [ptr::null_mut(); 3];
+#[derive(Debug, Clone, Copy)]
+pub struct RetentionBackward<'a> {
+    /// Summands v (B,N,H,Dh).
+    pub v: &'a Tensor,
+    /// Decay λ per head (H).
+    pub lambda: &'a Tensor,
+    pub y: &'a Tensor,
+    pub g: &'a Tensor,
+    pub state: Option<&'a Tensor>,
+    /// Gradient of the outgoing state.
+    pub gstate: Option<&'a Tensor>,
+    /// Whether the scan runs in both directions.
+    pub both: bool,
+}
+
+/// Computes the gradients of v, λ and the incoming state.
+pub fn retention_backward(r: &RetentionBackward<'_>) -> Result<[Tensor; 3], ShimError> {
+    let ins = [Some(r.v), Some(r.lambda), Some(r.y), Some(r.g), r.state, r.gstate].map(pointer);
     // SAFETY: six operand pointers of which the last two may be null, and room for three results.
-    check(unsafe { sys::enn_retention_backward(ins.as_ptr(), i32::from(both), outs.as_mut_ptr()) })?;
-    Ok(outs.map(owned))
+    all_of(|outs| unsafe { sys::enn_retention_backward(ins.as_ptr(), i32::from(r.both), outs) })
 }
 
-/// Runs AdamW on weight, gradient, first and second moment, all written except the gradient. The average, if given, moves by a share.
-pub(super) fn adamw(
+/// Runs AdamW over weight, gradient, first and second moment: dense, f32, of one length, all written except the gradient. The average, if
+/// given, moves by a share. `numbers` are the six scalars of the optimizer's operation.
+pub fn adamw(
     arrays: [&Tensor; 4],
     average: Option<(&Tensor, f32)>,
     numbers: &Tensor,
     decays: bool,
-    eps: f32,
+    eps: f64,
 ) -> Result<(), ShimError> {
     let mut all = arrays.map(Tensor::as_ptr).to_vec();
     all.extend(average.map(|(average, _)| average.as_ptr()));
     let count = all.len() as i64;
     let share = average.map_or(0.0, |(_, share)| share);
     // SAFETY: so many arrays and the numbers are alive; the shim checks kinds and lengths before it writes.
-    check(unsafe { sys::enn_adamw(all.as_ptr(), count, numbers.as_ptr(), i32::from(decays), eps, share) })
+    check(unsafe { sys::enn_adamw(all.as_ptr(), count, numbers.as_ptr(), i32::from(decays), eps as f32, share) })
 }
 
-/// Counts an update in `updates` if it was `taken`, and returns the share by which averages move.
-pub(super) fn average_share(updates: &Tensor, taken: &Tensor, decay: f64) -> Result<f32, ShimError> {
-    let mut share = 0.0;
+/// Counts an update in `updates` (f64, written) if `taken` (f64) is 1 and not 0. Returns the share by which averages move.
+pub fn average_share(updates: &Tensor, taken: &Tensor, decay: f64) -> Result<f32, ShimError> {
     // SAFETY: both counts are alive; the shim checks their kinds before it writes.
-    check(unsafe { sys::enn_average_share(updates.as_ptr(), taken.as_ptr(), decay, &raw mut share) })?;
-    Ok(share)
+    number(|share| unsafe { sys::enn_average_share(updates.as_ptr(), taken.as_ptr(), decay, share) })
 }
 
-/// Moves averages towards weights; `arrays` alternates averages, which are written, and weights.
-pub(super) fn average(arrays: &[&Tensor], share: f32) -> Result<(), ShimError> {
-    let arrays: Vec<_> = arrays.iter().map(|array| array.as_ptr()).collect();
+/// Moves averages by a share. `arrays` alternates averages, which are written, and weights: dense, f32, of one length.
+pub fn average(arrays: &[&Tensor], share: f32) -> Result<(), ShimError> {
+    let arrays = pointers(arrays);
     // SAFETY: so many arrays are alive; the shim checks kinds and lengths before it writes.
     check(unsafe { sys::enn_average(arrays.as_ptr(), arrays.len() as i64, share) })
 }
 
-/// Clears the arrays.
-pub(super) fn zero(arrays: &[&Tensor]) -> Result<(), ShimError> {
-    let arrays: Vec<_> = arrays.iter().map(|array| array.as_ptr()).collect();
+/// Sets dense f32 arrays to 0.
+pub fn zero(arrays: &[&Tensor]) -> Result<(), ShimError> {
+    let arrays = pointers(arrays);
     // SAFETY: so many arrays are alive; the shim checks kind and layout before it writes.
     check(unsafe { sys::enn_zero(arrays.as_ptr(), arrays.len() as i64) })
 }
@@ -274,13 +305,11 @@ pub(super) fn threads(count: i32) -> i32 {
     unsafe { sys::enn_threads(count) }
 }
 
-/// Computes √Σx² over all arrays.
-pub(super) fn global_norm(arrays: &[&Tensor]) -> Result<f64, ShimError> {
-    let arrays: Vec<_> = arrays.iter().map(|array| array.as_ptr()).collect();
-    let mut norm = 0.0;
+/// Computes √Σx² over dense f32 arrays: summed in f32 within rows of 4,096 elements, in f64 across rows.
+pub fn global_norm(arrays: &[&Tensor]) -> Result<f64, ShimError> {
+    let arrays = pointers(arrays);
     // SAFETY: so many arrays are alive; the shim checks kind and layout before it reads.
-    check(unsafe { sys::enn_global_norm(arrays.as_ptr(), arrays.len() as i64, &raw mut norm) })?;
-    Ok(norm)
+    number(|norm| unsafe { sys::enn_global_norm(arrays.as_ptr(), arrays.len() as i64, norm) })
 }
 
 /// Whether the processor has the vector registers that the following kernels need.
@@ -289,22 +318,21 @@ pub(super) fn has_wide() -> bool {
     unsafe { sys::enn_has_wide() != 0 }
 }
 
-pub(super) fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, far: bool) -> Result<Tensor, ShimError> {
-    let mut y = ptr::null_mut();
-    // SAFETY: operands are alive; a missing bias is null, which the shim checks; `y` is writable.
-    check(unsafe { sys::enn_linear(x.as_ptr(), w.as_ptr(), pointer(bias), i32::from(far), &raw mut y) })?;
-    Ok(owned(y))
+/// Computes x Wᵀ + b: x (…, in), W (out, in), b (out), all f32. `far` tells that W does not fit the caches.
+pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, far: bool) -> Result<Tensor, ShimError> {
+    // SAFETY: operands are alive; a missing bias is null, which the shim checks.
+    one(|y| unsafe { sys::enn_linear(x.as_ptr(), w.as_ptr(), pointer(bias), i32::from(far), y) })
 }
 
-/// Runs the backward pass of a linear layer. `ins` are the gradient of the result, x and the weight. The gradients of weight and bias are
-/// added to `dw` and `db`.
-pub(super) fn linear_backward(
+/// Runs the backward pass of [`linear`] for the gradient of its result, x and W. With `dx` it returns the gradient of x; those of W and
+/// b are added to the dense arrays `dw` and `db`.
+pub fn linear_backward(
     ins: [&Tensor; 3],
     dx: bool,
     dw: Option<&Tensor>,
     db: Option<&Tensor>,
 ) -> Result<Option<Tensor>, ShimError> {
-    let ins = ins.map(|t| t.as_ptr());
+    let ins = ins.map(Tensor::as_ptr);
     let mut made = ptr::null_mut();
     let place = if dx { &raw mut made } else { ptr::null_mut() };
     // SAFETY: three operands and the storages are alive; what is not wanted is null, which the shim checks, as it does lengths.
@@ -312,100 +340,112 @@ pub(super) fn linear_backward(
     Ok(dx.then(|| owned(made)))
 }
 
-/// Runs attention on q, k, v. Returns the result and log Σ exp.
-pub(super) fn attention(ins: [&Tensor; 3], bias: Option<&Tensor>, causal: bool) -> Result<[Tensor; 2], ShimError> {
-    let ins = ins.map(|t| t.as_ptr());
-    let mut outs = [ptr::null_mut(); 2];
+/// Runs attention: q, k, v (B,H,tokens,width) of one width, a dense bias (keys) or (B,keys), all f32. Returns the result and log Σ exp.
+pub fn attention(ins: [&Tensor; 3], bias: Option<&Tensor>, causal: bool) -> Result<[Tensor; 2], ShimError> {
+    let ins = ins.map(Tensor::as_ptr);
     // SAFETY: three operands are alive; a missing bias is null, which the shim checks; there is room for two results.
-    check(unsafe { sys::enn_attention(ins.as_ptr(), pointer(bias), i32::from(causal), outs.as_mut_ptr()) })?;
-    Ok(outs.map(owned))
+    all_of(|outs| unsafe { sys::enn_attention(ins.as_ptr(), pointer(bias), i32::from(causal), outs) })
 }
 
 /// Computes the gradients of q, k, v from gradient, q, k, v, result and log Σ exp.
-pub(super) fn attention_backward(
-    ins: [&Tensor; 6],
-    bias: Option<&Tensor>,
-    causal: bool,
-) -> Result<[Tensor; 3], ShimError> {
-    let ins = ins.map(|t| t.as_ptr());
-    let mut outs = [ptr::null_mut(); 3];
+pub fn attention_backward(ins: [&Tensor; 6], bias: Option<&Tensor>, causal: bool) -> Result<[Tensor; 3], ShimError> {
+    let ins = ins.map(Tensor::as_ptr);
     // SAFETY: six operands are alive; a missing bias is null, which the shim checks; there is room for three results.
-    check(unsafe { sys::enn_attention_backward(ins.as_ptr(), pointer(bias), i32::from(causal), outs.as_mut_ptr()) })?;
-    Ok(outs.map(owned))
+    all_of(|outs| unsafe { sys::enn_attention_backward(ins.as_ptr(), pointer(bias), i32::from(causal), outs) })
 }
 
-/// Takes ownership of a tensor that the shim made, if it made one.
-fn maybe(made: *mut C_tensor) -> Option<Tensor> {
-    (!made.is_null()).then(|| owned(made))
-}
-
-/// Runs a norm on x, branch, weight and bias. Returns sum, norm, mean and 1/σ.
-pub(super) fn norm(ins: [Option<&Tensor>; 4], centred: bool, eps: f32) -> Result<[Option<Tensor>; 4], ShimError> {
-    let ins = ins.map(pointer);
-    let mut outs = [ptr::null_mut(); 4];
-    // SAFETY: four operands of which all but the first may be null, which the shim checks; there is room for four results.
-    check(unsafe { sys::enn_norm(ins.as_ptr(), i32::from(centred), eps, outs.as_mut_ptr()) })?;
-    Ok(outs.map(maybe))
-}
-
-/// Computes the gradients of x, weight and bias from gradient, x, mean, 1/σ, weight and gradient of the sum.
-pub(super) fn norm_backward(ins: [Option<&Tensor>; 6]) -> Result<[Option<Tensor>; 3], ShimError> {
-    let ins = ins.map(pointer);
-    let mut outs = [ptr::null_mut(); 3];
-    // SAFETY: six operands of which mean, weight and the last may be null, which the shim checks; there is room for three results.
-    check(unsafe { sys::enn_norm_backward(ins.as_ptr(), outs.as_mut_ptr()) })?;
-    Ok(outs.map(maybe))
-}
-
-/// Runs silu(a) · b. `ins` are a and b, or one tensor with both.
-pub(super) fn gate(ins: [Option<&Tensor>; 2]) -> Result<Tensor, ShimError> {
-    let ins = ins.map(pointer);
-    let mut y = ptr::null_mut();
-    // SAFETY: two operands of which the second may be null, which the shim checks; `y` is writable.
-    check(unsafe { sys::enn_gate(ins.as_ptr(), &raw mut y) })?;
-    Ok(owned(y))
-}
-
-/// Computes the gradients of a and b from the gradient, a and b. Where a and b are one tensor, so are the gradients.
-pub(super) fn gate_backward(ins: [Option<&Tensor>; 3]) -> Result<[Option<Tensor>; 2], ShimError> {
-    let ins = ins.map(pointer);
-    let mut outs = [ptr::null_mut(); 2];
-    // SAFETY: three operands of which the last may be null, which the shim checks; there is room for two results.
-    check(unsafe { sys::enn_gate_backward(ins.as_ptr(), outs.as_mut_ptr()) })?;
-    Ok(outs.map(maybe))
-}
-
-/// Parameters of one dropout, as the shim takes them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RawDropout {
-    pub(super) key: [u64; 3],
-    pub(super) first: u64,
-    pub(super) threshold: u32,
-    pub(super) scale: f64,
+pub struct CpuNorm<'a> {
+    /// Operand (…, width), width at least 1.
+    pub x: &'a Tensor,
+    /// Residual branch that is added to the operand first.
+    pub branch: Option<&'a Tensor>,
+    /// Scale per column, (width).
+    pub weight: Option<&'a Tensor>,
+    /// Shift per column, (width).
+    pub bias: Option<&'a Tensor>,
+    /// Whether it is a layer norm; otherwise an RMS norm.
+    pub centred: bool,
+    /// Constant under the root.
+    pub eps: f64,
 }
 
-pub(super) fn dropout(x: &Tensor, rows: bool, drop: &RawDropout) -> Result<Tensor, ShimError> {
-    let mut y = ptr::null_mut();
-    // SAFETY: `x` is alive, the key has the three words the shim reads, `y` is writable.
-    let status = unsafe {
-        sys::enn_dropout(
-            x.as_ptr(),
-            i32::from(rows),
-            drop.key.as_ptr(),
-            drop.first,
-            drop.threshold,
-            drop.scale,
-            &raw mut y,
-        )
-    };
-    check(status)?;
-    Ok(owned(y))
+/// Runs a norm. Yields the sum with the branch, the norm, the mean and 1/σ (or 1/rms), in this order, as far as they exist.
+pub fn norm(n: &CpuNorm<'_>) -> Result<impl Iterator<Item = Tensor> + use<>, ShimError> {
+    let ins = [Some(n.x), n.branch, n.weight, n.bias].map(pointer);
+    // SAFETY: four operands of which all but the first may be null, which the shim checks; there is room for four results.
+    let outs = some_of::<4>(|outs| unsafe { sys::enn_norm(ins.as_ptr(), i32::from(n.centred), n.eps as f32, outs) })?;
+    Ok(outs.into_iter().flatten())
 }
 
-/// A list of tensor pointers.
+#[derive(Debug, Clone, Copy)]
+pub struct CpuNormBackward<'a> {
+    pub g: &'a Tensor,
+    /// The tensor that was normalised.
+    pub x: &'a Tensor,
+    /// Means; layer norm only.
+    pub mean: Option<&'a Tensor>,
+    pub rstd: &'a Tensor,
+    /// Scale per column.
+    pub weight: Option<&'a Tensor>,
+    /// Gradient of the sum with the branch, which is added to the result.
+    pub gsum: Option<&'a Tensor>,
+}
+
+/// Runs the backward pass of a norm. Yields the gradient of x and, with a weight, its gradient, followed by that of the bias for a layer
+/// norm.
+pub fn norm_backward(n: &CpuNormBackward<'_>) -> Result<impl Iterator<Item = Tensor> + use<>, ShimError> {
+    let ins = [Some(n.g), Some(n.x), n.mean, Some(n.rstd), n.weight, n.gsum].map(pointer);
+    // SAFETY: six operands of which mean, weight and the last may be null, which the shim checks; there is room for three results.
+    let outs = some_of::<3>(|outs| unsafe { sys::enn_norm_backward(ins.as_ptr(), outs) })?;
+    Ok(outs.into_iter().flatten())
+}
+
+/// Computes silu(a) · b; without `b`, a holds both in the halves of its last axis.
+pub fn gate(a: &Tensor, b: Option<&Tensor>) -> Result<Tensor, ShimError> {
+    let ins = [Some(a), b].map(pointer);
+    // SAFETY: two operands of which the second may be null, which the shim checks.
+    one(|y| unsafe { sys::enn_gate(ins.as_ptr(), y) })
+}
+
+/// Computes the gradients of a and b from the gradient of [`gate`]. Where a holds both halves, so does its gradient.
+pub fn gate_backward(
+    g: &Tensor,
+    a: &Tensor,
+    b: Option<&Tensor>,
+) -> Result<impl Iterator<Item = Tensor> + use<>, ShimError> {
+    let ins = [Some(g), Some(a), b].map(pointer);
+    // SAFETY: three operands of which the last may be null, which the shim checks; there is room for two results.
+    let outs = some_of::<2>(|outs| unsafe { sys::enn_gate_backward(ins.as_ptr(), outs) })?;
+    Ok(outs.into_iter().flatten())
+}
+
+/// Parameters of a dropout: position in the random stream, threshold and scale.
+#[derive(Debug, Clone, Copy)]
+pub struct DropoutParams {
+    pub seed: u64,
+    pub step: u64,
+    /// Number of the operation in the step.
+    pub site: u32,
+    /// First word of the site's stream.
+    pub first: u64,
+    /// Words below this are kept.
+    pub threshold: u32,
+    /// Factor on what is kept.
+    pub scale: f64,
+}
+
+/// Drops elements of `x`, f32 or f64; with `rows`, returns one factor per row of the first axis instead.
+pub fn dropout(x: &Tensor, rows: bool, drop: &DropoutParams) -> Result<Tensor, ShimError> {
+    let key = [drop.seed, drop.step, u64::from(drop.site)];
+    let DropoutParams { first, threshold, scale, .. } = *drop;
+    let rows = i32::from(rows);
+    // SAFETY: `x` is alive, and the key has the three words the shim reads.
+    one(|y| unsafe { sys::enn_dropout(x.as_ptr(), rows, key.as_ptr(), first, threshold, scale, y) })
+}
+
 pub(super) type Pointers = SmallVec<[*const C_tensor; 8]>;
 
-/// Returns the pointers of a list of tensors.
 pub(super) fn pointers(tensors: &[&Tensor]) -> Pointers {
     tensors.iter().map(|t| t.as_ptr()).collect()
 }

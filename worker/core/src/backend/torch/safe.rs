@@ -1,8 +1,12 @@
 //! Safe access to the shim: dispatcher operators that are found once by name, the version counter, the CPU kernels.
 
 use super::ShimError;
-pub use super::result::Argument;
 use super::result::{self, Handle, Pointers};
+pub use super::result::{
+    Argument, CpuNorm, CpuNormBackward, DropoutParams, RetentionBackward, adamw, allow_tf32, attention,
+    attention_backward, average, average_share, deterministic, dropout, gate, gate_backward, global_norm, layouts,
+    linear, linear_backward, norm, norm_backward, retention, retention_backward, version, zero,
+};
 use super::sys::RawArg;
 use crate::backend::Outs;
 use smallvec::SmallVec;
@@ -11,30 +15,21 @@ use std::ptr;
 use std::sync::OnceLock;
 use tch::{Device, Kind, Tensor};
 
-/// One operand of a boxed call.
 #[derive(Debug, Clone, Copy)]
 pub enum Arg<'a> {
-    /// An omitted optional operand.
     None,
     Tensor(&'a Tensor),
     Int(i64),
-    /// A floating-point number.
     Real(f64),
     Bool(bool),
-    /// A list of integers.
     Ints(&'a [i64]),
-    /// A list of booleans.
     Bools(&'a [bool]),
-    /// A list of tensors.
     Tensors(&'a [&'a Tensor]),
     /// A list of optional tensors: each `true` takes the next tensor.
     TensorsWhere(&'a [&'a Tensor], &'a [bool]),
-    /// A list of floats.
     Reals(&'a [f64]),
     Text(&'a str),
-    /// The element kind of a tensor.
     Kind(Kind),
-    /// The device of a tensor.
     DeviceOf(&'a Tensor),
 }
 
@@ -69,9 +64,6 @@ impl AtenOp {
     }
 
     /// Calls the operator with all operands of its schema, in order. Results that are not tensors are left out.
-    ///
-    /// # Errors
-    /// Errors of libtorch: no such operator, or operands it refuses.
     pub fn call(&self, args: &[Arg<'_>]) -> Result<Outs, ShimError> {
         let handle = match self.handle.get() {
             Some(handle) => *handle,
@@ -105,36 +97,25 @@ impl AnyOp {
     }
 
     /// Returns name and overload of every operator of the dispatcher, unordered.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn all() -> Result<Vec<(String, String)>, ShimError> {
         result::operators()
     }
 
-    /// Returns the name with the overload.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the arguments of the schema, in order.
     pub fn arguments(&self) -> &[Argument] {
         &self.arguments
     }
 
     /// Calls the operator with all arguments of its schema, in order.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn call(&self, args: &[Arg<'_>]) -> Result<Outs, ShimError> {
         self.named(call(self.handle, args))
     }
 
     /// Returns the gradients of the `wanted` operands, in order, from the gradients of the results. libtorch's autograd computes them and
     /// calls the operator once more.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn gradients(&self, args: &[Arg<'_>], given: &[Option<&Tensor>], wanted: &[bool]) -> Result<Outs, ShimError> {
         self.named(with_raw(args, |raw| result::gradients(self.handle, raw, given, wanted)))
     }
@@ -145,17 +126,11 @@ impl AnyOp {
     }
 
     /// Whether the operator draws random numbers, so that a second call gives other results.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn draws(&self) -> Result<bool, ShimError> {
         result::draws(self.handle)
     }
 
     /// Returns a tensor without memory (on the meta device), on which operators compute shapes only.
-    ///
-    /// # Errors
-    /// Errors of libtorch.
     pub fn hollow(shape: &[i64], kind: Kind) -> Result<Tensor, ShimError> {
         let like = Tensor::f_empty(0, (kind, Device::Cpu)).map_err(|e| ShimError { message: e.to_string() })?;
         result::hollow(shape, &like)
@@ -245,22 +220,6 @@ pub fn kind_code(kind: Kind) -> i64 {
     }
 }
 
-/// Sets, for the whole process, whether products of f32 matrices on CUDA may use 10-bit mantissas (TF32).
-///
-/// # Errors
-/// Errors of libtorch.
-pub fn allow_tf32(on: bool) -> Result<(), ShimError> {
-    result::allow_tf32(on)
-}
-
-/// Sets, for the whole process, whether libtorch uses deterministic implementations where operators have one.
-///
-/// # Errors
-/// Errors of libtorch.
-pub fn deterministic(on: bool) -> Result<(), ShimError> {
-    result::deterministic(on)
-}
-
 /// Returns the compute capability (major, minor) of a CUDA device.
 ///
 /// # Errors
@@ -273,112 +232,14 @@ pub fn compute_capability(index: usize) -> Result<(u32, u32), ShimError> {
 
 /// Replaces the storage of a flat tensor that owns it by fresh memory, or by none. The old values are lost; views see the new
 /// memory. While there is none, neither the tensor nor a view of it may be read or written; libtorch does not check this.
-///
-/// # Errors
-/// When there is no memory.
 pub fn renew_storage(tensor: &Tensor, there: bool) -> Result<(), ShimError> {
     let bytes = if there { tensor.numel() * tensor.kind().elt_size_in_bytes() } else { 0 };
     result::renew_storage(tensor, bytes as i64)
 }
 
-/// Returns the number of in-place writes to the tensor's storage so far, through any view; −1 where libtorch keeps no count.
-pub fn version(tensor: &Tensor) -> i64 {
-    result::version(tensor).unwrap_or(-1)
-}
-
-/// Mixes the properties of operands that a kernel may depend on into `hash`: kind, shape, strides where they are not dense,
-/// alignment up to `alignment_max` bytes (a power of two) and device class. On an error of libtorch the hash is unchanged.
-pub fn layouts(tensors: &[&Tensor], alignment_max: u64, hash: u64) -> u64 {
-    result::layouts(tensors, alignment_max, hash).unwrap_or(hash)
-}
-
 /// Whether the CPU kernels take this tensor.
 pub fn has_cpu_kernel(tensor: &Tensor) -> bool {
     tensor.device() == Device::Cpu && matches!(tensor.kind(), Kind::Float | Kind::Double)
-}
-
-/// Runs the retention scan on the CPU: v (B,N,H,Dh), λ (H), state (B,H,Dh); `both` adds the reversed scan.
-///
-/// # Errors
-/// When operands are not on the CPU, or neither f32 nor f64.
-pub fn retention(v: &Tensor, lambda: &Tensor, state: Option<&Tensor>, both: bool) -> Result<Tensor, ShimError> {
-    result::retention(v, lambda, state, both)
-}
-
-/// Operands of the backward pass of the scan.
-#[derive(Debug, Clone, Copy)]
-pub struct RetentionBackward<'a> {
-    /// Summands v (B,N,H,Dh).
-    pub v: &'a Tensor,
-    /// Decay λ per head (H).
-    pub lambda: &'a Tensor,
-    /// Result of the scan.
-    pub y: &'a Tensor,
-    /// Gradient of the result.
-    pub g: &'a Tensor,
-    /// Incoming state, if any.
-    pub state: Option<&'a Tensor>,
-    /// Gradient of the outgoing state.
-    pub gstate: Option<&'a Tensor>,
-    /// Whether the scan runs in both directions.
-    pub both: bool,
-}
-
-/// Computes the gradients of v, λ and the incoming state on the CPU.
-///
-/// # Errors
-/// As [`retention`].
-pub fn retention_backward(r: &RetentionBackward<'_>) -> Result<[Tensor; 3], ShimError> {
-    let ins = [Some(r.v), Some(r.lambda), Some(r.y), Some(r.g), r.state, r.gstate];
-    result::retention_backward(ins, r.both)
-}
-
-/// Runs AdamW on the CPU over weight, gradient, first and second moment: dense, f32, of one length, all written except the gradient.
-/// `numbers` are the six scalars of the optimizer's operation.
-///
-/// # Errors
-/// When the arrays do not have this form.
-pub fn adamw(
-    arrays: [&Tensor; 4],
-    average: Option<(&Tensor, f32)>,
-    numbers: &Tensor,
-    decays: bool,
-    eps: f64,
-) -> Result<(), ShimError> {
-    result::adamw(arrays, average, numbers, decays, eps as f32)
-}
-
-/// Counts an update on the CPU in `updates` (f64, written) if `taken` (f64) is 1 and not 0. Returns the share by which averages
-/// move.
-///
-/// # Errors
-/// When the counts do not have this form.
-pub fn average_share(updates: &Tensor, taken: &Tensor, decay: f64) -> Result<f32, ShimError> {
-    result::average_share(updates, taken, decay)
-}
-
-/// Moves averages on the CPU by a share. `arrays` alternates averages, which are written, and weights: dense, f32, of one length.
-///
-/// # Errors
-/// When the arrays do not have this form.
-pub fn average(arrays: &[&Tensor], share: f32) -> Result<(), ShimError> {
-    result::average(arrays, share)
-}
-
-/// Sets dense f32 arrays on the CPU to 0.
-///
-/// # Errors
-/// When the arrays do not have this form.
-pub fn zero(arrays: &[&Tensor]) -> Result<(), ShimError> {
-    result::zero(arrays)
-}
-
-/// Computes √Σx² over dense f32 arrays on the CPU: summed in f32 within rows of 4,096 elements, in f64 across rows.
-///
-/// # Errors
-/// When the arrays do not have this form.
-pub fn global_norm(arrays: &[&Tensor]) -> Result<f64, ShimError> {
-    result::global_norm(arrays)
 }
 
 /// Guard: while it lives, CPU operations of this thread use no other threads.
@@ -407,139 +268,4 @@ pub fn has_wide_kernel(tensors: &[&Tensor]) -> bool {
     static WIDE: OnceLock<bool> = OnceLock::new();
     let fits = |t: &&Tensor| t.device() == Device::Cpu && t.kind() == Kind::Float;
     *WIDE.get_or_init(result::has_wide) && tensors.iter().all(fits)
-}
-
-/// Computes x Wᵀ + b on the CPU: x (…, in), W (out, in), b (out), all f32. `far` tells that W does not fit the caches.
-///
-/// # Errors
-/// When operands have another device or kind.
-pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, far: bool) -> Result<Tensor, ShimError> {
-    result::linear(x, w, bias, far)
-}
-
-/// Runs the backward pass of [`linear`] for the gradient of its result, x and W. With `dx` it returns the gradient of x; those of W and
-/// b are added to the dense arrays `dw` and `db`.
-///
-/// # Errors
-/// As [`linear`]; storage of another length.
-pub fn linear_backward(
-    ins: [&Tensor; 3],
-    dx: bool,
-    dw: Option<&Tensor>,
-    db: Option<&Tensor>,
-) -> Result<Option<Tensor>, ShimError> {
-    result::linear_backward(ins, dx, dw, db)
-}
-
-/// Runs attention on the CPU: q, k, v (B,H,tokens,width) of one width, a dense bias (keys) or (B,keys), all f32. Returns the result and
-/// log Σ exp.
-///
-/// # Errors
-/// When operands have another device or kind.
-pub fn attention(ins: [&Tensor; 3], bias: Option<&Tensor>, causal: bool) -> Result<[Tensor; 2], ShimError> {
-    result::attention(ins, bias, causal)
-}
-
-/// Computes the gradients of q, k, v from gradient, q, k, v, result and log Σ exp.
-///
-/// # Errors
-/// As [`attention`].
-pub fn attention_backward(ins: [&Tensor; 6], bias: Option<&Tensor>, causal: bool) -> Result<[Tensor; 3], ShimError> {
-    result::attention_backward(ins, bias, causal)
-}
-
-/// Operands of a norm over the last axis on the CPU.
-#[derive(Debug, Clone, Copy)]
-pub struct CpuNorm<'a> {
-    /// Operand (…, width), width at least 1.
-    pub x: &'a Tensor,
-    /// Residual branch that is added to the operand first.
-    pub branch: Option<&'a Tensor>,
-    /// Scale per column, (width).
-    pub weight: Option<&'a Tensor>,
-    /// Shift per column, (width).
-    pub bias: Option<&'a Tensor>,
-    /// Whether it is a layer norm; otherwise an RMS norm.
-    pub centred: bool,
-    /// Constant under the root.
-    pub eps: f64,
-}
-
-/// Runs a norm. Yields the sum with the branch, the norm, the mean and 1/σ (or 1/rms), in this order, as far as they exist.
-///
-/// # Errors
-/// When operands have another device or kind.
-pub fn norm(n: &CpuNorm<'_>) -> Result<impl Iterator<Item = Tensor> + use<>, ShimError> {
-    Ok(result::norm([Some(n.x), n.branch, n.weight, n.bias], n.centred, n.eps as f32)?.into_iter().flatten())
-}
-
-/// Operands of the backward pass of a [`CpuNorm`].
-#[derive(Debug, Clone, Copy)]
-pub struct CpuNormBackward<'a> {
-    /// Gradient of the norm.
-    pub g: &'a Tensor,
-    /// The tensor that was normalised.
-    pub x: &'a Tensor,
-    /// Means; layer norm only.
-    pub mean: Option<&'a Tensor>,
-    pub rstd: &'a Tensor,
-    /// Scale per column, if any.
-    pub weight: Option<&'a Tensor>,
-    /// Gradient of the sum with the branch, which is added to the result.
-    pub gsum: Option<&'a Tensor>,
-}
-
-/// Runs the backward pass of a norm. Yields the gradient of x and, with a weight, its gradient, followed by that of the bias for a layer
-/// norm.
-///
-/// # Errors
-/// As [`norm`].
-pub fn norm_backward(n: &CpuNormBackward<'_>) -> Result<impl Iterator<Item = Tensor> + use<>, ShimError> {
-    let ins = [Some(n.g), Some(n.x), n.mean, Some(n.rstd), n.weight, n.gsum];
-    Ok(result::norm_backward(ins)?.into_iter().flatten())
-}
-
-/// Computes silu(a) · b on the CPU; without `b`, a holds both in the halves of its last axis.
-///
-/// # Errors
-/// When operands have another device or kind.
-pub fn gate(a: &Tensor, b: Option<&Tensor>) -> Result<Tensor, ShimError> {
-    result::gate([Some(a), b])
-}
-
-/// Computes the gradients of a and b, or of both halves, from the gradient of [`gate`].
-///
-/// # Errors
-/// As [`gate`].
-pub fn gate_backward(
-    g: &Tensor,
-    a: &Tensor,
-    b: Option<&Tensor>,
-) -> Result<impl Iterator<Item = Tensor> + use<>, ShimError> {
-    Ok(result::gate_backward([Some(g), Some(a), b])?.into_iter().flatten())
-}
-
-/// Parameters of a dropout: position in the random stream, threshold and scale.
-#[derive(Debug, Clone, Copy)]
-pub struct DropoutParams {
-    pub seed: u64,
-    pub step: u64,
-    /// Number of the operation in the step.
-    pub site: u32,
-    /// First word of the site's stream.
-    pub first: u64,
-    /// Words below this are kept.
-    pub threshold: u32,
-    /// Factor on what is kept.
-    pub scale: f64,
-}
-
-/// Drops elements of `x` on the CPU; with `rows`, returns one factor per row of the first axis instead.
-///
-/// # Errors
-/// As [`retention`].
-pub fn dropout(x: &Tensor, rows: bool, drop: &DropoutParams) -> Result<Tensor, ShimError> {
-    let key = [drop.seed, drop.step, u64::from(drop.site)];
-    let numbers = result::RawDropout { key, first: drop.first, threshold: drop.threshold, scale: drop.scale };
-    result::dropout(x, rows, &numbers)
 }

@@ -41,7 +41,6 @@ impl Centred {
         Ok(Self::Sums { gram, along, lengths, count: rows })
     }
 
-    /// Returns the number of rows.
     pub(super) fn count(&self) -> i64 {
         match self {
             Self::Rows { x, .. } => x.size()[0],

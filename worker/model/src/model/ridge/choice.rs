@@ -6,7 +6,6 @@ use super::{Basis, Centred, column_mean, directions};
 use enn_common::mix::spread;
 use tch::{Kind, TchError, Tensor as Raw};
 
-/// Number of folds.
 const FOLDS: i64 = 5;
 /// Maximum number of rows; λ depends on signal and noise, not on the number of rows.
 const ROWS_MAX: i64 = 512;
@@ -19,7 +18,6 @@ const STRENGTH_FIRST: f64 = -4.0;
 const STRENGTH_STEP: f64 = 0.4;
 /// Candidate powers of a column's correlation by which the column is scaled.
 const POWERS: [f64; 3] = [0.0, 1.0, 2.0];
-/// Candidate factors of crosses.
 const CROSSES: [f64; 4] = [0.0, 0.3, 1.0, 3.0];
 /// Number of standard errors by which a component's own choice must be better than the common one.
 const BETTER_BY: f64 = 1.0;
@@ -27,7 +25,6 @@ const BETTER_BY: f64 = 1.0;
 /// Share of the error below which a part is rounding noise: the remainder, where the components span the targets.
 const ROUNDING: f64 = 1e-12;
 
-/// Scaling of the columns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Candidate {
     /// Power of the correlation.
@@ -65,7 +62,6 @@ impl Candidate {
 /// Settings of the fit for one part of the targets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Pick {
-    /// Scaling of the columns.
     pub(super) candidate: Candidate,
     /// λ, in mean squared lengths of a scaled row.
     pub(super) strength: f64,
@@ -112,7 +108,6 @@ impl StrengthChoice {
         self.picks.len() as i64 - 1
     }
 
-    /// Returns the distinct scalings of all parts.
     pub(super) fn candidates(&self) -> Vec<Candidate> {
         let mut all: Vec<Candidate> = Vec::new();
         for pick in &self.picks {

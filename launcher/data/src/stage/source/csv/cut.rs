@@ -20,10 +20,8 @@ use std::{
 /// Bytes that are read at once: text and columns of a piece fit into a core's second-level cache.
 pub(crate) const PIECE_BYTES: usize = 512 * 1024;
 
-/// Maximum bytes of a record.
 const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Pieces of a pass over the file.
 #[derive(Debug)]
 pub(crate) struct CsvPieces {
     file: File,

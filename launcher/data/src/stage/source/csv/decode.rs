@@ -39,7 +39,6 @@ impl Piece for CsvPiece {
     }
 }
 
-/// Treatment of a column.
 #[derive(Debug, Clone)]
 enum ColumnStep {
     Skip,
@@ -49,22 +48,17 @@ enum ColumnStep {
     Text(Vec<usize>),
 }
 
-/// End of a field: the end of the record, or the next field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FieldEnd {
     Field,
     Record,
 }
 
-/// Reasons why a record is not decoded.
 enum RecordError {
-    /// A wrong number of fields.
     Width,
-    /// An invalid cell of a request, by index.
     Cell(usize, CellError),
 }
 
-/// Returns the treatment of every column of the file.
 fn steps(piece: &CsvPiece) -> Vec<ColumnStep> {
     let request = &*piece.request;
     let mut steps = vec![ColumnStep::Skip; piece.width];
@@ -134,7 +128,6 @@ impl<'a> Decoder<'a> {
         Ok(self.block)
     }
 
-    /// Decodes the record at `at`.
     fn record(&mut self, steps: &[ColumnStep]) -> Result<(), PieceError> {
         let start = self.at;
         let line = self.line;
@@ -154,7 +147,6 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    /// Decodes the fields of a record and moves after it.
     fn fields(&mut self, steps: &[ColumnStep]) -> Result<(), RecordError> {
         for (column, step) in steps.iter().enumerate() {
             let end = match step {
@@ -195,7 +187,6 @@ impl<'a> Decoder<'a> {
         Some(end)
     }
 
-    /// Decodes any field as trimmed text for all of its requests.
     fn slow(&mut self, slots: &[usize]) -> Result<FieldEnd, RecordError> {
         let (contents, end) = self.field();
         let text = std::str::from_utf8(&contents).map(str::trim);
@@ -273,7 +264,6 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// Replaces doubled quotes by single quotes.
 fn unescaped(inside: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(inside.len());
     let mut at = 0;

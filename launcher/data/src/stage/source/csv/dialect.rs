@@ -7,7 +7,6 @@ use std::{io::Read, path::Path};
 /// Candidate separators, the likeliest first.
 const SEPARATORS: [u8; 4] = [b',', b';', b'\t', b'|'];
 
-/// Maximum bytes of the header.
 const HEAD_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// First bytes of files in other formats, with a hint for each.
@@ -20,7 +19,6 @@ const OTHERS: [(&[u8], &str); 6] = [
     (b"\x1f\x8b", "it is packed by gzip; unpack it"),
 ];
 
-/// Dialect of a text table.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Dialect {
     pub separator: u8,
@@ -57,7 +55,7 @@ pub(crate) fn read(path: &Path) -> Result<(Dialect, u64), StageError> {
 /// Returns the dialect of a file that begins with `head`; `None` when the header does not end there.
 fn of(path: &Path, head: &[u8], whole: bool) -> Result<Option<Dialect>, StageError> {
     if let Some((_, cause)) = OTHERS.iter().find(|(magic, _)| head.starts_with(magic)) {
-        return Err(StageError::Unreadable { path: path.to_path_buf(), format: "UTF-8 text", cause: (*cause).into() });
+        return Err(StageError::unreadable(path, "UTF-8 text", *cause));
     }
     let mut start = if head.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
     let mut lines = 0;
@@ -65,10 +63,8 @@ fn of(path: &Path, head: &[u8], whole: bool) -> Result<Option<Dialect>, StageErr
         lines += u64::from(*byte == b'\n');
         start += 1;
     }
-    let zero =
-        |found: &str| StageError::ZeroRows { path: path.to_path_buf(), found: found.into(), hint: String::new() };
     if start == head.len() && whole {
-        return Err(zero("the file is empty"));
+        return Err(StageError::zero_rows(path, "the file is empty"));
     }
     let end = match header_end(&head[start..]) {
         Some(end) => start + end,
@@ -80,14 +76,11 @@ fn of(path: &Path, head: &[u8], whole: bool) -> Result<Option<Dialect>, StageErr
     };
     let line = &head[start..end];
     let separator = separator(line);
-    let header = names(line, separator).ok_or_else(|| StageError::Unreadable {
-        path: path.to_path_buf(),
-        format: "UTF-8 text",
-        cause: "the header holds other bytes; convert it, e.g. iconv -f latin1 -t utf8".into(),
-    })?;
+    let other_bytes = "the header holds other bytes; convert it, e.g. iconv -f latin1 -t utf8";
+    let header = names(line, separator).ok_or_else(|| StageError::unreadable(path, "UTF-8 text", other_bytes))?;
     lines += memchr::memchr_iter(b'\n', line).count() as u64;
     if end == head.len() && whole {
-        return Err(zero("the file holds a header and nothing else"));
+        return Err(StageError::zero_rows(path, "the file holds a header and nothing else"));
     }
     let data = &head[end..];
     let records = memchr::memchr_iter(b'\n', data).count().max(1);

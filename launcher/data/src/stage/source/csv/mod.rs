@@ -19,18 +19,15 @@ use std::{
     sync::Arc,
 };
 
-/// An open text table.
 #[derive(Debug)]
 pub(crate) struct CsvSource {
     path: PathBuf,
     dialect: Dialect,
     bytes: u64,
-    /// Whether the last line has a line end.
     is_ended: bool,
 }
 
 impl CsvSource {
-    /// Opens the file and reads its header.
     pub(crate) fn open(path: &Path) -> Result<Self, StageError> {
         let (dialect, bytes) = dialect::read(path)?;
         let mut last = [b'\n'];

@@ -4,15 +4,13 @@
 //! Only records for which calamine allocates memory are checked; it reports other damage itself.
 
 use super::{
-    grid::{CELLS_MAX, TEXT_BYTES_MAX},
+    grid::{CELLS_MAX, Extent, TEXT_BYTES_MAX},
     package::HINT,
 };
 use crate::stage::bound::BoundError;
 use std::{collections::HashMap, path::Path};
 
-/// First bytes of a compound file.
 pub(super) const MAGIC: [u8; 8] = *b"\xD0\xCF\x11\xE0\xA1\xB1\x1A\xE1";
-/// Maximum bytes of a file.
 pub(super) const BYTES_MAX: u64 = 64 << 20;
 
 /// Smallest number that is not a sector.
@@ -25,10 +23,8 @@ const LARGE_STREAM_BYTES: u64 = 4096;
 const DECLARED_MAX: u64 = 1 << 24;
 /// Maximum growth of a formula when names are expanded, as a factor of its bytes.
 const NAME_GROWTH: u64 = 64;
-/// Maximum bytes of the texts of formulas.
 const FORMULA_BYTES_MAX: u64 = 1 << 30;
 
-/// Reasons why a file is refused.
 #[derive(Debug)]
 pub(super) enum CompoundError {
     Damaged(&'static str),
@@ -37,7 +33,6 @@ pub(super) enum CompoundError {
 
 type Result<T> = std::result::Result<T, CompoundError>;
 
-/// Checks a workbook before calamine reads it.
 pub(super) fn check(path: &Path, file: &[u8]) -> Result<()> {
     let volume = Volume::open(file)?;
     if volume.find("EncryptedPackage").is_some() {
@@ -67,14 +62,12 @@ fn numbers(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
 const CUT: CompoundError = CompoundError::Damaged("it ends early: a sector lies behind its end");
 const CIRCLE: CompoundError = CompoundError::Damaged("a chain of its sectors runs in a circle");
 
-/// First sector and length of a stream.
 #[derive(Debug, Clone, Copy)]
 struct Stream {
     first: u32,
     bytes: u64,
 }
 
-/// File system of a compound file.
 struct Volume<'a> {
     file: &'a [u8],
     sector_bytes: usize,
@@ -199,30 +192,11 @@ struct Record<'a> {
     end: usize,
 }
 
-/// Scan of a workbook's records.
 struct WorkbookScan<'a> {
     path: &'a Path,
     book: &'a [u8],
 }
 
-/// Bounding rectangle of cells.
-#[derive(Debug, Default, Clone, Copy)]
-struct Extent {
-    corners: Option<[(u32, u32); 2]>,
-}
-
-impl Extent {
-    fn add(&mut self, row: u32, column: u32) {
-        let [from, to] = self.corners.unwrap_or([(row, column); 2]);
-        self.corners = Some([(from.0.min(row), from.1.min(column)), (to.0.max(row), to.1.max(column))]);
-    }
-
-    fn area(self) -> u64 {
-        self.corners.map_or(0, |[from, to]| u64::from(to.0 - from.0 + 1) * u64::from(to.1 - from.1 + 1))
-    }
-}
-
-/// Memory that calamine needs for one or all sheets.
 #[derive(Debug, Default)]
 struct SheetUsage {
     cells: u64,
@@ -294,7 +268,6 @@ impl WorkbookScan<'_> {
         )))
     }
 
-    /// Computes the memory of the sheet that begins at an offset.
     fn sheet(&self, at: usize, texts: &[u64]) -> SheetUsage {
         let mut usage = SheetUsage::default();
         let mut cells = Extent::default();
@@ -353,14 +326,12 @@ fn dimensions(data: &[u8]) -> u64 {
     rows.saturating_mul(u64::from(column(1)))
 }
 
-/// Parser of shared texts that continue across records.
 struct SharedStrings<'a> {
     parts: &'a [&'a [u8]],
     at: usize,
 }
 
 impl SharedStrings<'_> {
-    /// Returns the rest of the record, or the next record at its end.
     fn rest(&mut self) -> Option<&[u8]> {
         while self.at == self.parts.first()?.len() {
             self.parts = &self.parts[1..];
@@ -369,7 +340,6 @@ impl SharedStrings<'_> {
         Some(&self.parts[0][self.at..])
     }
 
-    /// Skips bytes across records.
     fn skip(&mut self, mut bytes: usize) -> Option<()> {
         while bytes > 0 {
             let here = self.rest()?.len().min(bytes);

@@ -17,12 +17,43 @@ pub(super) enum GridFull {
     Text(u64),
 }
 
-/// Nonempty cells and their bounding rectangle.
+/// Returns the bytes of the text in a cell.
+pub(super) fn text_bytes(cell: &Data) -> u64 {
+    match cell {
+        Data::String(text) | Data::DateTimeIso(text) | Data::DurationIso(text) => text.len() as u64,
+        _ => 0,
+    }
+}
+
+/// Bounding rectangle of cells.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Extent {
+    corners: Option<[(u32, u32); 2]>,
+}
+
+impl Extent {
+    pub(super) fn add(&mut self, row: u32, column: u32) {
+        let [from, to] = self.corners.unwrap_or([(row, column); 2]);
+        self.corners = Some([(from.0.min(row), from.1.min(column)), (to.0.max(row), to.1.max(column))]);
+    }
+
+    fn height(self) -> u64 {
+        self.corners.map_or(0, |[from, to]| u64::from(to.0 - from.0) + 1)
+    }
+
+    fn width(self) -> u64 {
+        self.corners.map_or(0, |[from, to]| u64::from(to.1 - from.1) + 1)
+    }
+
+    pub(super) fn area(self) -> u64 {
+        self.height().saturating_mul(self.width())
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct SheetGrid {
-    /// Cells with row and column.
     cells: Vec<((u32, u32), Data)>,
-    corners: Option<[(u32, u32); 2]>,
+    extent: Extent,
     text_bytes: u64,
 }
 
@@ -38,20 +69,16 @@ impl SheetGrid {
         }
     }
 
-    /// Adds a cell unless it is empty.
     pub(super) fn push(&mut self, row: u32, column: u32, value: Data) -> Result<(), GridFull> {
         if value.is_empty() {
             return Ok(());
         }
-        let [from, to] = self.corners.unwrap_or([(row, column); 2]);
-        self.corners = Some([(from.0.min(row), from.1.min(column)), (to.0.max(row), to.1.max(column))]);
-        let area = (self.height() as u64).saturating_mul(self.width() as u64).max(self.cells.len() as u64 + 1);
+        self.extent.add(row, column);
+        let area = self.extent.area().max(self.cells.len() as u64 + 1);
         if area > CELLS_MAX {
             return Err(GridFull::Cells(area));
         }
-        if let Data::String(text) | Data::DateTimeIso(text) | Data::DurationIso(text) = &value {
-            self.text_bytes += text.len() as u64;
-        }
+        self.text_bytes += text_bytes(&value);
         if self.text_bytes > TEXT_BYTES_MAX {
             return Err(GridFull::Text(self.text_bytes));
         }
@@ -68,24 +95,22 @@ impl SheetGrid {
     }
 
     pub(super) fn height(&self) -> usize {
-        self.corners.map_or(0, |[from, to]| (to.0 - from.0) as usize + 1)
+        self.extent.height() as usize
     }
 
     pub(super) fn width(&self) -> usize {
-        self.corners.map_or(0, |[from, to]| (to.1 - from.1) as usize + 1)
+        self.extent.width() as usize
     }
 
-    /// Returns the cell at a row and column of the rectangle.
     pub(super) fn get(&self, row: usize, column: usize) -> Option<&Data> {
-        let [from, _] = self.corners?;
+        let [from, _] = self.extent.corners?;
         let place = (from.0 + row as u32, from.1 + column as u32);
         let at = self.cells.binary_search_by_key(&place, |(place, _)| *place).ok()?;
         Some(&self.cells[at].1)
     }
 
-    /// Whether a row of the rectangle is empty.
     pub(super) fn is_blank(&self, row: usize) -> bool {
-        let Some([from, _]) = self.corners else { return true };
+        let Some([from, _]) = self.extent.corners else { return true };
         let row = from.0 + row as u32;
         let at = self.cells.partition_point(|(place, _)| place.0 < row);
         self.cells.get(at).is_none_or(|(place, _)| place.0 > row)

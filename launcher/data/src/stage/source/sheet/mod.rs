@@ -7,13 +7,13 @@ mod ods;
 mod package;
 
 use super::{
-    Piece, Pieces, Request, Source,
+    Pieces, Request, Source,
     block::{Block, PieceError},
     clean::Cell,
-    typed::{self, CellSource, PIECE_ROWS},
+    typed::{self, CellSource, PIECE_ROWS, RowPieces, RowTable},
 };
 use crate::stage::{bound::BoundError, error::StageError, timestamp};
-use calamine::{Data, Reader, Xls, Xlsb, Xlsx, open_workbook};
+use calamine::{Data, DataRef, Reader, Xls, Xlsb, Xlsx, open_workbook};
 use compound::CompoundError;
 use enn_common::{
     fs::{FileError, regular},
@@ -25,17 +25,22 @@ use package::WorkbookKind;
 use std::{
     error::Error,
     io::{BufReader, Read, Seek},
+    ops::Range,
     path::Path,
     sync::Arc,
 };
 use zip::ZipArchive;
 
-/// A sheet in memory with its header.
 #[derive(Debug)]
 pub(crate) struct SheetSource {
-    sheet: Arc<SheetGrid>,
+    table: Arc<SheetTable>,
     header: Vec<String>,
-    bytes: u64,
+}
+
+#[derive(Debug)]
+struct SheetTable {
+    grid: SheetGrid,
+    bytes_per_row: u64,
 }
 
 impl SheetSource {
@@ -45,23 +50,21 @@ impl SheetSource {
         panics::caught("calamine", || book.read()).unwrap_or_else(|panic| Err(book.unreadable(panic)))
     }
 
-    /// Creates the source from the cells of a sheet.
     fn of(path: &Path, name: &str, sheet: SheetGrid) -> Result<Self, StageError> {
         let bytes = path.metadata().map_err(FileError::of("measure", path))?.len();
-        let sheet = sheet.sorted();
+        let grid = sheet.sorted();
         // The grid begins with the first nonempty row.
-        let header: Vec<String> = (0..sheet.width())
-            .map(|column| sheet.get(0, column).map_or_else(String::new, |cell| text(cell).trim().to_string()))
+        let header: Vec<String> = (0..grid.width())
+            .map(|column| grid.get(0, column).map_or_else(String::new, |cell| text(cell).trim().to_string()))
             .collect();
-        if sheet.height() <= 1 {
-            let found = format!("sheet {name:?} holds no row below a header");
-            return Err(StageError::ZeroRows { path: path.to_path_buf(), found, hint: String::new() });
+        if grid.height() <= 1 {
+            return Err(StageError::zero_rows(path, format!("sheet {name:?} holds no row below a header")));
         }
-        Ok(Self { sheet: Arc::new(sheet), header, bytes })
+        let bytes_per_row = bytes / (grid.height() as u64 - 1);
+        Ok(Self { table: Arc::new(SheetTable { grid, bytes_per_row }), header })
     }
 }
 
-/// Path of a workbook and name of the wanted sheet.
 #[derive(Debug, Clone, Copy)]
 struct Book<'a> {
     path: &'a Path,
@@ -70,7 +73,7 @@ struct Book<'a> {
 
 impl Book<'_> {
     fn unreadable(&self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> StageError {
-        StageError::Unreadable { path: self.path.to_path_buf(), format: "a workbook", cause: cause.into() }
+        StageError::unreadable(self.path, "a workbook", cause)
     }
 
     fn too_large(&self, sheet: &str, full: GridFull) -> StageError {
@@ -86,7 +89,6 @@ impl Book<'_> {
         }
     }
 
-    /// Chooses the wanted sheet.
     fn choose(&self, found: Vec<String>) -> Result<String, StageError> {
         let chosen = found.iter().find(|sheet| self.wanted.is_none_or(|wanted| wanted == *sheet)).cloned();
         chosen.ok_or_else(|| StageError::NoSheet {
@@ -139,13 +141,7 @@ impl Book<'_> {
             open_workbook(self.path).map_err(|cause: calamine::XlsxError| self.unreadable(cause))?;
         let name = self.choose(book.sheet_names())?;
         let mut cells = book.worksheet_cells_reader(&name).map_err(|cause| self.unreadable(cause))?;
-        let mut grid = SheetGrid::default();
-        while let Some(cell) = cells.next_cell().map_err(|cause| self.unreadable(cause))? {
-            let (row, column) = cell.get_position();
-            let pushed = grid.push(row, column, cell.get_value().clone().into());
-            pushed.map_err(|full| self.too_large(&name, full))?;
-        }
-        Ok((name, grid))
+        self.filled(name, std::iter::from_fn(|| cells.next_cell().transpose()))
     }
 
     fn xlsb(&self) -> Result<(String, SheetGrid), StageError> {
@@ -153,8 +149,17 @@ impl Book<'_> {
             open_workbook(self.path).map_err(|cause: calamine::XlsbError| self.unreadable(cause))?;
         let name = self.choose(book.sheet_names())?;
         let mut cells = book.worksheet_cells_reader(&name).map_err(|cause| self.unreadable(cause))?;
+        self.filled(name, std::iter::from_fn(|| cells.next_cell().transpose()))
+    }
+
+    fn filled<'c, E: Error + Send + Sync + 'static>(
+        &self,
+        name: String,
+        cells: impl Iterator<Item = Result<calamine::Cell<DataRef<'c>>, E>>,
+    ) -> Result<(String, SheetGrid), StageError> {
         let mut grid = SheetGrid::default();
-        while let Some(cell) = cells.next_cell().map_err(|cause| self.unreadable(cause))? {
+        for cell in cells {
+            let cell = cell.map_err(|cause| self.unreadable(cause))?;
             let (row, column) = cell.get_position();
             let pushed = grid.push(row, column, cell.get_value().clone().into());
             pushed.map_err(|full| self.too_large(&name, full))?;
@@ -180,7 +185,6 @@ impl Book<'_> {
     }
 }
 
-/// Formats a cell as text.
 fn text(cell: &Data) -> String {
     match cell {
         Data::String(text) | Data::DateTimeIso(text) | Data::DurationIso(text) => text.clone(),
@@ -202,66 +206,40 @@ impl Source for SheetSource {
     }
 
     fn rows_estimate(&self) -> u64 {
-        self.sheet.height() as u64 - 1
+        self.table.grid.height() as u64 - 1
     }
 
     fn start(&self, request: Arc<Request>, from: Option<u64>) -> Result<Box<dyn Pieces>, StageError> {
-        let bytes_per_row = self.bytes / self.rows_estimate().max(1);
-        let at = from.map_or(1, |row| row as usize);
-        Ok(Box::new(SheetPieces { sheet: self.sheet.clone(), at, bytes_per_row, request }))
+        let rows = from.unwrap_or(1)..self.table.grid.height() as u64;
+        Ok(Box::new(RowPieces { table: self.table.clone(), rows, step: PIECE_ROWS as u64, request }))
     }
 }
 
-struct SheetPieces {
-    sheet: Arc<SheetGrid>,
-    at: usize,
-    bytes_per_row: u64,
-    request: Arc<Request>,
-}
-
-impl Pieces for SheetPieces {
-    fn next(&mut self) -> Result<Option<Box<dyn Piece>>, StageError> {
-        let rows = (self.sheet.height() - self.at).min(PIECE_ROWS);
-        if rows == 0 {
-            return Ok(None);
-        }
-        let sheet = self.sheet.clone();
-        let request = self.request.clone();
-        let piece = SheetPiece { sheet, first: self.at, rows, bytes: self.bytes_per_row * rows as u64, request };
-        self.at += rows;
-        Ok(Some(Box::new(piece)))
+impl RowTable for SheetTable {
+    fn decode(&self, rows: Range<u64>, request: &Request) -> Result<Block, PieceError> {
+        let count = rows.end - rows.start;
+        let cells = SheetCells { grid: &self.grid, first: rows.start as usize, rows: count as usize };
+        typed::block(request, &cells, self.bytes_per_row * count)
     }
 }
 
-struct SheetPiece {
-    sheet: Arc<SheetGrid>,
+struct SheetCells<'a> {
+    grid: &'a SheetGrid,
     first: usize,
     rows: usize,
-    bytes: u64,
-    request: Arc<Request>,
 }
 
-impl Piece for SheetPiece {
-    fn decode(self: Box<Self>) -> Result<Block, PieceError> {
-        typed::block(&self.request, &*self, self.bytes)
-    }
-
-    fn end(&self) -> u64 {
-        (self.first + self.rows) as u64
-    }
-}
-
-impl CellSource for SheetPiece {
+impl CellSource for SheetCells<'_> {
     fn rows(&self) -> usize {
         self.rows
     }
 
     fn width(&self) -> usize {
-        self.sheet.width()
+        self.grid.width()
     }
 
     fn cell(&self, row: usize, column: usize) -> Cell<'_> {
-        match self.sheet.get(self.first + row, column) {
+        match self.grid.get(self.first + row, column) {
             None | Some(Data::Empty | Data::Error(_)) => Cell::Missing,
             Some(Data::Int(value)) => Cell::Integer(*value),
             // A workbook has only floating-point numbers; whole numbers are taken for integers.
@@ -274,6 +252,6 @@ impl CellSource for SheetPiece {
     }
 
     fn is_blank(&self, row: usize) -> bool {
-        self.sheet.is_blank(self.first + row)
+        self.grid.is_blank(self.first + row)
     }
 }

@@ -17,24 +17,18 @@ use std::{
     path::Path,
 };
 
-/// Maximum rows and columns of a sheet.
 const ROWS_MAX: u32 = 1 << 20;
 const COLUMNS_MAX: u32 = 1 << 14;
-/// Maximum bytes of the text of a cell.
 const TEXT_BYTES_MAX: usize = 4 << 20;
-/// Maximum sheets of a workbook.
 const SHEETS_MAX: usize = 10_000;
-/// Name of the part with the sheets.
 const CONTENT: &str = "content.xml";
 
-/// Reasons why a sheet cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OdsError {
     #[error(transparent)]
     Zip(#[from] zip::result::ZipError),
     #[error("its {CONTENT} is damaged: {0}")]
     Xml(#[from] quick_xml::Error),
-    /// The content is truncated or invalid.
     #[error("its {CONTENT} is damaged: {0}")]
     Content(&'static str),
     #[error("it is protected by a password; save it without one")]
@@ -45,15 +39,11 @@ pub(super) enum OdsError {
     Full(GridFull, String),
 }
 
-/// Sheet names and the wanted sheet of a workbook.
 pub(super) struct Workbook {
-    /// Names of the sheets, in order.
     pub sheets: Vec<String>,
-    /// Name and cells of the wanted sheet.
     pub sheet: Option<(String, SheetGrid)>,
 }
 
-/// Reads the sheet with name `wanted`, or the first sheet.
 pub(super) fn read(path: &Path, archive: &mut Archive, wanted: Option<&str>) -> Result<Workbook, OdsError> {
     let budget = UnpackBudget::new();
     if let Ok(manifest) = archive.by_name("META-INF/manifest.xml") {
@@ -89,7 +79,6 @@ fn is_encrypted(input: impl BufRead, budget: &UnpackBudget) -> bool {
     }
 }
 
-/// Reader of the sheets.
 struct Content<'a, R> {
     xml: quick_xml::Reader<R>,
     budget: &'a UnpackBudget,
@@ -142,7 +131,6 @@ impl<R: BufRead> Content<'_, R> {
         }
     }
 
-    /// Reads the rows of a sheet.
     fn table(&mut self, name: &str) -> Result<SheetGrid, OdsError> {
         let mut grid = SheetGrid::default();
         let mut row = 0_u32;
@@ -174,7 +162,6 @@ impl<R: BufRead> Content<'_, R> {
         }
     }
 
-    /// Reads the nonempty cells of a row.
     fn row(&mut self, name: &str) -> Result<Vec<Repeated>, OdsError> {
         let mut cells = Vec::new();
         let mut columns = 0;
@@ -192,9 +179,7 @@ impl<R: BufRead> Content<'_, R> {
             let Some((declared, repeated)) = cell else { continue };
             let value = declared.cell(self.text()?);
             let repeated = repeated.min(COLUMNS_MAX - columns);
-            if let Data::String(text) | Data::DateTimeIso(text) | Data::DurationIso(text) = &value {
-                text_bytes += text.len() as u64;
-            }
+            text_bytes += grid::text_bytes(&value);
             if text_bytes > grid::TEXT_BYTES_MAX {
                 return Err(OdsError::Full(GridFull::Text(text_bytes), name.to_owned()));
             }
@@ -251,19 +236,15 @@ impl<R: BufRead> Content<'_, R> {
     }
 }
 
-/// Adds a row to the grid, once for each repetition.
 fn put(grid: &mut SheetGrid, cells: &[Repeated], row: u32, rows: u32) -> Result<(), GridFull> {
     if cells.is_empty() {
         return Ok(());
     }
     let end = row.saturating_add(rows).min(ROWS_MAX);
     let times = u64::from(end.saturating_sub(row));
-    let each = |cell: &Repeated| match &cell.value {
-        Data::String(text) | Data::DateTimeIso(text) | Data::DurationIso(text) => text.len() as u64,
-        _ => 0,
-    };
     let columns: u64 = cells.iter().map(|cell| u64::from(cell.columns)).sum();
-    let text: u64 = cells.iter().map(|cell| u64::from(cell.columns).saturating_mul(each(cell))).sum();
+    let text: u64 =
+        cells.iter().map(|cell| u64::from(cell.columns).saturating_mul(grid::text_bytes(&cell.value))).sum();
     grid.check_room(columns.saturating_mul(times), text.saturating_mul(times))?;
     for row in row..end {
         for Repeated { value, column, columns } in cells {
@@ -273,7 +254,6 @@ fn put(grid: &mut SheetGrid, cells: &[Repeated], row: u32, rows: u32) -> Result<
     Ok(())
 }
 
-/// Value and type in the attributes of a cell.
 #[derive(Debug, Default)]
 struct CellAttributes {
     value: Option<Data>,
@@ -331,7 +311,6 @@ fn attribute(start: &BytesStart<'_>, key: &str) -> Result<Option<String>, OdsErr
     Ok(text.transpose()?)
 }
 
-/// Returns the number of repetitions, 1 where it is not declared.
 fn repeats(start: &BytesStart<'_>, key: &str) -> Result<u32, OdsError> {
     match attribute(start, key)? {
         None => Ok(1),

@@ -17,29 +17,23 @@ use std::{
 };
 use zip::ZipArchive;
 
-/// Maximum unpacked bytes of all parts that are read.
 const UNPACKED_BYTES_MAX: u64 = 1 << 30;
 /// Maximum bytes of one element; a cell holds 32,767 characters.
 const ELEMENT_BYTES_MAX: u64 = 4 << 20;
-/// Maximum shared texts, and their bytes including markup.
 const STRINGS_MAX: u64 = CELLS_MAX;
 const STRING_BYTES_MAX: u64 = 128 << 20;
 /// Maximum other elements that calamine keeps: formats, names, sheets.
 const KEPT_MAX: u64 = 200_000;
 /// Maximum bytes of formats: each has its own copy of a font and a code.
 const FORMAT_BYTES_MAX: u64 = 256 << 20;
-/// Maximum parts of a workbook.
 const PARTS_MAX: usize = 10_000;
 /// Maximum bytes of the parts of an .xlsb that calamine keeps.
 const BINARY_BYTES_MAX: u64 = 16 << 20;
-/// Record type of a shared text in an .xlsb.
 const SHARED_STRING: u32 = 0x13;
-/// Hint for a workbook that is too large.
 pub(super) const HINT: &str = "save the sheet as CSV or Parquet";
 
 pub(super) type Archive = ZipArchive<BufReader<File>>;
 
-/// Format of a zipped workbook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WorkbookKind {
     Xlsx,
@@ -66,7 +60,6 @@ impl WorkbookKind {
 pub(super) struct UnpackBudget {
     all: Cell<u64>,
     now: Cell<u64>,
-    /// Limit that was exceeded.
     exceeded: Cell<Option<&'static str>>,
 }
 
@@ -80,7 +73,6 @@ impl UnpackBudget {
         self.now.set(ELEMENT_BYTES_MAX);
     }
 
-    /// Returns the error of a part if it exceeded a limit.
     pub(super) fn error(&self, path: &Path, part: &str) -> Option<BoundError> {
         let bytes_max = match self.exceeded.get()? {
             ELEMENT => ELEMENT_BYTES_MAX,
@@ -160,18 +152,15 @@ pub(super) fn check(path: &Path, archive: &mut Archive, kind: WorkbookKind) -> R
     Ok(())
 }
 
-/// Elements and bytes of all parts that calamine keeps.
 #[derive(Debug, Default)]
 struct Retained {
     strings: u64,
     string_bytes: u64,
     others: u64,
     formats: u64,
-    /// The longest font or code of a format.
     longest: u64,
 }
 
-/// Scan of one part.
 struct Scan<'a> {
     path: &'a Path,
     part: &'a str,
@@ -218,7 +207,6 @@ impl Scan<'_> {
         }
     }
 
-    /// Counts the start of an element.
     fn start(&self, start: &BytesStart<'_>, retained: &mut Retained) -> Result<(), BoundError> {
         match start.local_name().as_ref() {
             "sst" => {
@@ -285,7 +273,6 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Scans a part of an .xlsb: records with type and length.
     fn binary(&self, mut input: impl BufRead) -> Result<(), BoundError> {
         let error = || self.budget.error(self.path, self.part).map_or(Ok(()), Err);
         let is_shared = self.part.ends_with("sharedstrings.bin");
@@ -330,7 +317,6 @@ fn number(input: &mut impl Read, bytes_max: u32) -> Option<u32> {
     Some(found)
 }
 
-/// Whether calamine holds an element with all of its content.
 fn is_whole(name: &str) -> bool {
     matches!(name, "c" | "si" | "definedName" | "numFmt" | "font" | "fill" | "border" | "xf" | "rPh")
 }

@@ -10,9 +10,6 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// Minimum idle time of a connection that is closed for another.
-pub(super) const IDLE_MIN: Duration = Duration::from_secs(1);
-
 /// The open connections and their limit.
 #[derive(Debug)]
 pub(super) struct Connections {
@@ -26,7 +23,6 @@ struct OpenConnections {
     clients: BTreeMap<u64, Arc<Client>>,
 }
 
-/// The state of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Client {
     /// Whether all received bytes belong to requests that were read completely.
@@ -57,12 +53,10 @@ impl Client {
         self.idle_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the start of a request.
     pub(super) fn request_started(&self) {
         *self.since() = None;
     }
 
-    /// Records the end of a request.
     pub(super) fn request_ended(&self, now: Instant) {
         *self.since() = Some(now);
     }
@@ -83,17 +77,13 @@ impl Connections {
         Arc::new(Self { most, open: Mutex::default() })
     }
 
-    pub(super) const fn most(&self) -> usize {
-        self.most
-    }
-
     fn lock(&self) -> MutexGuard<'_, OpenConnections> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a slot for a new connection. When all are taken, the connection that has been idle for longest is closed.
-    pub(super) fn take(self: &Arc<Self>, now: Instant) -> Option<ConnectionSlot> {
-        if self.lock().clients.len() >= self.most && !self.evict(IDLE_MIN, now) {
+    pub(super) fn take(self: &Arc<Self>, idle_min: Duration, now: Instant) -> Option<ConnectionSlot> {
+        if !self.make_room(idle_min, now) {
             return None;
         }
         let client = Arc::new(Client { fully_read: AtomicBool::new(true), ..Client::default() });
@@ -104,6 +94,11 @@ impl Connections {
         open.clients.insert(number, Arc::clone(&client));
         drop(open);
         Some(ConnectionSlot { of: Arc::clone(self), number, client })
+    }
+
+    /// Returns whether there is room for a connection, for which another one may be closed.
+    pub(super) fn make_room(&self, idle_min: Duration, now: Instant) -> bool {
+        self.lock().clients.len() < self.most || self.evict(idle_min, now)
     }
 
     /// Closes the connection that has been idle for longest, at least for `idle_min`; returns whether there was one.
@@ -120,20 +115,22 @@ impl Connections {
 mod tests {
     use super::*;
 
+    const IDLE_MIN: Duration = Duration::from_secs(1);
+
     #[test]
     fn whoever_asks_or_takes_an_answer_stays_and_the_longest_idle_goes() {
         let connections = Connections::new(4);
         let began = Instant::now();
         let mut held: Vec<ConnectionSlot> =
-            (0..4).map(|at| connections.take(began + Duration::from_millis(at)).unwrap()).collect();
-        assert!(connections.take(began + IDLE_MIN / 2).is_none(), "all have just come");
+            (0..4).map(|at| connections.take(IDLE_MIN, began + Duration::from_millis(at)).unwrap()).collect();
+        assert!(connections.take(IDLE_MIN, began + IDLE_MIN / 2).is_none(), "all have just come");
         held[0].client.request_started();
         held[1].client.unsent.store(true, Relaxed);
         let later = began + 2 * IDLE_MIN;
-        held.push(connections.take(later).unwrap());
+        held.push(connections.take(IDLE_MIN, later).unwrap());
         assert_eq!(connections.lock().clients.keys().copied().collect::<Vec<_>>(), [0, 1, 3, 4]);
-        held.push(connections.take(later).unwrap());
-        assert!(connections.take(later).is_none(), "nobody is idle for long enough");
+        held.push(connections.take(IDLE_MIN, later).unwrap());
+        assert!(connections.take(IDLE_MIN, later).is_none(), "nobody is idle for long enough");
         held[0].client.request_ended(later);
         assert!(connections.evict(Duration::ZERO, later));
         drop(held);
