@@ -20,9 +20,11 @@ COMPUTE_SANITIZER ?= /usr/local/cuda/bin/compute-sanitizer
 
 # Where the dynamic linker finds libtorch; asked for when a recipe needs it.
 TORCH_LIB = $(shell $(PYTHON) worker/setup/libtorch.py --print-lib)
+# For tests: many workers share few cores, where a thread that waits for another one must not spin.
+PASSIVE = export OMP_WAIT_POLICY=passive
 WITH_TORCH = export LD_LIBRARY_PATH="$(TORCH_LIB)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" ENN_BIN_DIR="$(BIN)"
 
-.PHONY: help libtorch build demo test test-gpu conformance releases programs aoti makers pins venv torchft bench bench-gpu measured cuda asan fuzz doctor lint clean-runs
+.PHONY: help libtorch build demo check test soak test-gpu conformance releases programs aoti makers pins venv torchft bench bench-gpu measured cuda asan fuzz doctor lint deps clean-runs
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -45,14 +47,41 @@ demo: build ## Train, predict and report on real weather data with two elastic w
 	echo "predictions  $$run/predictions/weather.parquet"
 	echo "report       $$run/report.html"
 
+# In the dev profile, which compiles an edit soonest. Tests that need nothing are those of the default members.
+check: libtorch ## What to run before each commit: format, clippy, tidy, unit tests that need no libtorch (under 90 s when warm)
+	@$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	PROPTEST_CASES=32 $(CARGO) test --quiet --lib
+	$(CARGO) test --quiet --test plain -- tidy measured second_tries
+
+# Slurm's tests wait for Slurm: they run beside the others. Tests of documentation run in the crates that have some.
 test: build ## Every test that needs no GPU
 	@$(WITH_TORCH)
-	if $(CARGO) nextest --version > /dev/null 2>&1; then
-		$(CARGO) nextest run --cargo-profile $(PROFILE) --workspace --no-fail-fast
-	else
+	$(PASSIVE)
+	if ! $(CARGO) nextest --version > /dev/null 2>&1; then
 		$(CARGO) test --profile $(PROFILE) --workspace --no-fail-fast --lib --bins --tests
+		$(CARGO) test --profile $(PROFILE) --workspace --doc --quiet
+		exit
 	fi
-	$(CARGO) test --profile $(PROFILE) --workspace --doc --quiet
+	failed=0
+	others=$$($(PYTHON) tests/in_one_process.py --others)
+	$(CARGO) nextest run --cargo-profile $(PROFILE) --workspace --no-run
+	said=$$(mktemp)
+	$(PYTHON) tests/in_one_process.py $(PROFILE) slurm > "$$said" 2>&1 & slurm=$$!
+	$(CARGO) nextest run --cargo-profile $(PROFILE) --workspace --no-fail-fast -E "$$others" || failed=$$?
+	$(PYTHON) tests/in_one_process.py $(PROFILE) libtorch || failed=$$?
+	wait $$slurm || failed=$$?
+	cat "$$said"
+	rm "$$said"
+	$(CARGO) test --profile $(PROFILE) --workspace --doc --quiet || failed=$$?
+	exit $$failed
+
+soak: build ## The long suites, before an issue ends: hundreds of random faults and kills, a minute of damaged input for each reader (an hour)
+	@$(WITH_TORCH)
+	$(PASSIVE)
+	ENN_CHAOS_SCHEDULES=400 ENN_NODES_SCHEDULES=64 ENN_SAVES_KILLS=100 \
+		$(CARGO) test --profile $(PROFILE) --workspace --no-fail-fast --test libtorch -- chaos::random nodes::faults saves:: --test-threads 2
+	$(MAKE) fuzz PROFILE=$(PROFILE)
 
 test-gpu: build venv ## Tests that need a GPU, two for some; those of our own kernels once more under compute-sanitizer
 	@nvidia-smi -L > /dev/null 2>&1 || { echo "error: no NVIDIA GPU was found: nvidia-smi lists none" >&2; exit 4; }
@@ -66,24 +95,27 @@ test-gpu: build venv ## Tests that need a GPU, two for some; those of our own ke
 	torch=$$($(ENN_PYTHON) -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parent)')
 	export LD_LIBRARY_PATH="$$torch/lib:$$torch/../nvidia/cu13/lib$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}"
 	tests=($(CARGO) test --release --target-dir $(TARGET)/cuda -p enn-worker --features enn-worker/cuda)
-	"$${tests[@]}" --no-fail-fast --test cuda --test links --test cuda_precision
-	"$${tests[@]}" --no-fail-fast --test session --test gradcheck -- on_a_gpu a_deterministic attention::
-	"$${tests[@]}" --no-fail-fast --test kernel_faults -- on_a_gpu on_two_gpus
+	# In a process for each module: one of them changes how all of a process multiplies.
+	for module in cuda:: links:: precision::; do "$${tests[@]}" --no-fail-fast --test gpu -- $$module; done
+	"$${tests[@]}" --no-fail-fast --test cpu -- on_a_gpu a_deterministic --skip gradcheck:: --skip kernel_faults::
+	"$${tests[@]}" --no-fail-fast --test cpu -- on_a_gpu a_deterministic attention:: --skip session:: --skip kernel_faults::
+	"$${tests[@]}" --no-fail-fast --test cpu -- on_a_gpu on_two_gpus --skip gradcheck:: --skip session::
 	# Libtorch asks the driver for things that it may refuse: what counts is what kernels read and write.
 	runner=CARGO_TARGET_$$(uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
 	export "$$runner=$(COMPUTE_SANITIZER) --error-exitcode 1 --report-api-errors no"
-	"$${tests[@]}" --test cuda -- table:: tiles:: updates:: --test-threads 1
+	"$${tests[@]}" --test gpu -- cuda::table:: cuda::tiles:: cuda::updates:: --test-threads 1
 
 venv: ## Python with PyTorch 2.11 in target/venv, for conformance and benches (4.6 GB)
 	@[[ "$(ENN_PYTHON)" != "$(TARGET)/venv/bin/python" ]] || tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)"
 
 conformance: build venv ## Tests against PyTorch itself
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
+	$(PASSIVE)
 	# The whole workspace, as `make test` has built it: another choice of packages would build what they stand on again.
 	$(CARGO) build --profile $(PROFILE) --workspace --examples
 	# NVIDIA's compiler comes with PyTorch and needs no GPU.
 	compiler=$$($(ENN_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/cu13/lib
-	ENN_NEEDS_NVRTC=1 LD_LIBRARY_PATH="$$compiler:$$LD_LIBRARY_PATH" $(CARGO) test --profile $(PROFILE) --workspace --test cuda compile::
+	ENN_NEEDS_NVRTC=1 LD_LIBRARY_PATH="$$compiler:$$LD_LIBRARY_PATH" $(CARGO) test --profile $(PROFILE) --workspace --test gpu cuda::compile::
 	$(ENN_PYTHON) tests/conformance/run.py
 
 releases: build venv ## Checkpoints, and `enn run` beside torchrun, in other releases of PyTorch; writes docs/torchrun-releases.md (5 GB in target/envs)
@@ -98,14 +130,14 @@ programs: build venv ## Trainers of transformers and Lightning, accelerate's tes
 aoti: build venv ## What AOTInductor makes, by the Python of the conformance tests, at work in libtorch; new weights in old code
 	@$(WITH_TORCH) ENN_NEEDS_MAKERS=1 ENN_AOTI_PYTHON="$(ENN_PYTHON)"
 	# The whole workspace, as `make test` has built it: another choice of packages would build what they stand on again.
-	$(CARGO) test --profile $(PROFILE) --workspace --test makers aoti
+	$(CARGO) test --profile $(PROFILE) --workspace --test pytorch makers::aoti
 
 makers: build venv ## What AOTInductor and ExecuTorch make, in their own runtimes: environments in target/envs (9 GB), minutes
 	@$(WITH_TORCH) ENN_NEEDS_MAKERS=1 ENN_MAKER_ENVS="$(TARGET)/envs" ENN_UV="$(TARGET)/tools/uv/bin/uv"
-	$(CARGO) test --profile $(PROFILE) --workspace --test makers
+	$(CARGO) test --profile $(PROFILE) --workspace --test pytorch makers::
 
 pins: ## Renew what `enn export --prepare` installs: each package with its version and SHA-256, from the package index by uv
-	@PATH="$(TARGET)/tools/uv/bin:$$PATH" $(PYTHON) export/src/maker/pins/renew.py
+	@PATH="$(TARGET)/tools/uv/bin:$$PATH" $(PYTHON) launcher/export/src/maker/pins/renew.py
 
 torchft: venv ## TorchFT, a peer of the recovery bench, for the PyTorch of target/venv (23 MB)
 	@$(TARGET)/tools/uv/bin/uv pip install --quiet --python "$(ENN_PYTHON)" --target "$(TARGET)/envs/torchft" --no-deps \
@@ -135,8 +167,8 @@ asan: libtorch ## The C++ shim's tests under AddressSanitizer
 	export ENN_ASAN=1 ASAN_OPTIONS=detect_leaks=0
 	# Freed memory is kept back here, so that nothing can be said of growth. First in the process, before libtorch calls what it intercepts.
 	export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="env LD_PRELOAD=$$(cc -print-file-name=libasan.so)"
-	$(CARGO) test --release --target-dir $(TARGET)/asan -p enn-worker --lib --test gradcheck --test comm --test shm --test rounds --no-fail-fast \
-		-- --skip ten_thousand_steps
+	$(CARGO) test --release --target-dir $(TARGET)/asan -p enn-core -p enn-comm -p enn-model -p enn-worker --lib --test cpu --no-fail-fast \
+		-- --skip ten_thousand_steps --skip session:: --skip kernel_faults::
 
 fuzz: libtorch ## Damaged input for every reader: a minute for what is made of offsets, a quarter of it for the rest (8 minutes)
 	@# The whole workspace, as `make test` has built it.
@@ -147,10 +179,17 @@ doctor: build ## What this machine has, what is missing, and how to fix it
 	@$(WITH_TORCH)
 	$(BIN)/enn doctor
 
-lint: libtorch ## Format, clippy, tidy
+# Links to private items serve those who read the source.
+lint: libtorch ## Format, clippy and documentation without a warning, tidy
 	@$(CARGO) fmt --all --check
-	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
-	$(CARGO) test --release -p enn-tests --test it tidy
+	$(CARGO) clippy --profile $(PROFILE) --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --profile $(PROFILE) --workspace --no-deps
+	$(CARGO) test --profile $(PROFILE) --workspace --test plain -- tidy measured second_tries
+
+deps: ## What cargo-deny and cargo-machete say of dependencies, where they are installed; tidy checks the same without them
+	@$(CARGO) test --profile $(PROFILE) --workspace --test plain -- tidy::dependencies
+	if $(CARGO) deny --version > /dev/null 2>&1; then $(CARGO) deny check bans licenses sources; else echo "cargo-deny is not installed"; fi
+	if $(CARGO) machete --version > /dev/null 2>&1; then $(CARGO) machete; else echo "cargo-machete is not installed"; fi
 
 clean-runs: ## Remove the runs of `make demo`
 	@rm -rf $(DEMO_RUNS)

@@ -1,6 +1,7 @@
 //! The broker over a real socket: who gets in, who is turned away, and that one worker's misbehaviour stays its own.
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
+#![expect(clippy::disallowed_methods, reason = "some tests are about what time does to clients that do nothing")]
 
 use enn_broker::{Broker, BrokerEvent, RoundPlan};
 use enn_common::{

@@ -70,7 +70,7 @@ struct Settings {
     /// Largest bucket of gradients, MiB, instead of the default.
     #[arg(long)]
     bucket_mib: Option<f64>,
-    /// Kernels of an operation in the order in which they are tried, as in the table [kernels]: OP=KERNEL,…
+    /// Kernels of an operation in the order in which they are tried, as in the table `[kernels]`: OP=KERNEL,…
     #[arg(long, value_parser = order)]
     kernels: Vec<(String, Vec<String>)>,
 }

@@ -1,4 +1,4 @@
-"""Prints export/FORMATS.md's tables: each run in each format and precision, how large it is, how long writing and the check took, and how
+"""Prints launcher/export/FORMATS.md's tables: each run in each format and precision, how large it is, how long writing and the check took, and how
 far its answers lie from the model's.
 
     _formats.py [--formats onnx,ort,…] [--precisions fp32,fp16,bf16] [--runs-dir DIR] RUN…

@@ -163,7 +163,7 @@ def probes():
 
 def compared(name, python, flags):
     """Whether the probes differ with this Python; what they printed is shown if so."""
-    client = HERE.parents[0] / "tests" / "preload_probes" / "client.py"
+    client = HERE.parents[0] / "preload_probes" / "client.py"
     done = subprocess.run([python, client, python, *flags], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     print(f"{'FAIL' if done.returncode else 'PASS'} {name}", flush=True)
     if done.returncode:

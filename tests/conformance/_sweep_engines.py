@@ -62,7 +62,7 @@ def made(archive, maker, **more):
     path, told, scratch = f"{archive}.{maker}", [], Path(sys.argv[1]).parent / "scratch"
     scratch.mkdir(exist_ok=True)
     job = {"source": archive, "out": path, "scratch": str(scratch), **more}
-    script = Path(__file__).resolve().parents[2] / "export" / "src" / "maker" / f"{maker}.py"
+    script = Path(__file__).resolve().parents[2] / "launcher" / "export" / "src" / "maker" / f"{maker}.py"
     # What its preamble has before it.
     before = {"os": os, "sys": sys, "json": json, "job": job, "versions": {}, "say": told.append}
     with contextlib.suppress(SystemExit):

@@ -15,7 +15,7 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 BINARIES = Path(os.environ.get("ENN_BIN_DIR", HERE.parents[1] / "target/release"))
-GOLDEN = HERE.parents[1] / "export/src/pt2/golden/corners.pt2"
+GOLDEN = HERE.parents[1] / "launcher/export/src/pt2/golden/corners.pt2"
 TOLERANCE = 1e-5
 ROWS_MAX = 4096
 

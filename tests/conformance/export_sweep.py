@@ -256,7 +256,7 @@ def main():
     parser.add_argument("--precision", default="fp32", help="of the artifacts, each held to what its own check allows")
     parser.add_argument("--makers", action="store_true", help=f"one of each family in {', '.join(MAKERS)} as well")
     parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1), help="configurations at a time")
-    parser.add_argument("--table", metavar="FILE", type=Path, help="put the differences in place of those in this file, export/FORMATS.md")
+    parser.add_argument("--table", metavar="FILE", type=Path, help="put the differences in place of those in this file, launcher/export/FORMATS.md")
     wanted = parser.parse_args()
     if wanted.table and wanted.precision != "fp32":
         parser.error("--table is for fp32")

@@ -1,4 +1,4 @@
-"""The own CUDA kernels give what torch gives, their sources compiled for the CPU: worker/tests/cuda/on_cpu/check.py, on all cores."""
+"""The own CUDA kernels give what torch gives, their sources compiled for the CPU: worker/tests/gpu/cuda/on_cpu/check.py, on all cores."""
 
 import os
 import pathlib
@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 
-CHECK = pathlib.Path(__file__).resolve().parents[2] / "worker" / "tests" / "cuda" / "on_cpu" / "check.py"
+CHECK = pathlib.Path(__file__).resolve().parents[2] / "worker" / "tests" / "gpu" / "cuda" / "on_cpu" / "check.py"
 
 
 def main() -> None:

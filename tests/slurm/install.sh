@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Slurm and munge, for tests/tests/slurm.rs: installs them from Debian or Ubuntu when they are missing and we may.
+# Slurm and munge, for tests/tests/slurm: installs them from Debian or Ubuntu when they are missing and we may.
 set -euo pipefail
 export PATH=$PATH:/usr/sbin:/sbin
 

@@ -166,6 +166,20 @@ impl End {
         self.count(|what| matches!(what, EventKind::RoundStarted { .. }))
     }
 
+    /// Holds that it ended with this exit code after so many rounds.
+    #[track_caller]
+    pub fn has(&self, code: i32, rounds: usize) {
+        assert_eq!((self.code, self.rounds()), (Some(code), rounds), "{}\n{:#?}", self.stderr, self.events);
+    }
+
+    /// Workers of each round.
+    pub fn worlds(&self) -> Vec<u32> {
+        self.all(|what| match what {
+            EventKind::RoundStarted { world_size, .. } => Some(*world_size),
+            _ => None,
+        })
+    }
+
     /// Why the first round failed that did.
     pub fn cause(&self) -> String {
         let cause = |event: &Event| match &event.what {
@@ -214,7 +228,10 @@ pub fn grandchild(dir: &Path, rank: u32) -> i32 {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         match text.trim().parse() {
             Ok(pid) => return pid,
-            Err(_) => assert!(Instant::now() < deadline, "no grandchild"),
+            Err(_) => {
+                assert!(Instant::now() < deadline, "no grandchild");
+                std::thread::park_timeout(Duration::from_millis(1));
+            }
         }
     }
 }
@@ -231,7 +248,7 @@ pub fn gone_within(pids: &[i32], wait: Duration) -> bool {
         if Instant::now() > deadline {
             return false;
         }
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_millis(1));
     }
     true
 }

@@ -1,4 +1,4 @@
-//! Files that released versions wrote, unpacked: see `tests/frozen.rs`.
+//! Files that released versions wrote, unpacked: see `tests/plain/frozen.rs`.
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
@@ -9,6 +9,9 @@ use std::{
     process::{Command, Stdio},
 };
 
+/// Runs of every archive.
+pub const RUNS: [&str; 3] = ["rows", "classes", "series"];
+
 /// What version 0.1 left, in a directory of its own.
 pub fn archive() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -17,4 +20,12 @@ pub fn archive() -> tempfile::TempDir {
     tar.stdin.take().unwrap().write_all(&zstd::decode_all(file).unwrap()).unwrap();
     assert!(tar.wait().unwrap().success());
     dir
+}
+
+/// Standard output of a command that succeeds.
+pub fn enn(dir: &Path, arguments: &[&str]) -> String {
+    let output = Command::new(crate::launch::enn()).args(arguments).current_dir(dir).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "enn {}: {error}", arguments.join(" "));
+    String::from_utf8(output.stdout).unwrap()
 }

@@ -21,6 +21,14 @@ use std::{
 
 const LAUNCH_MAX: Duration = Duration::from_secs(120);
 
+/// Leaves a process in a session of its own, with and without the launch's environment, and one in the worker's group.
+pub const LITTER: &str = r#"mkdir -p litter
+setsid sh -c 'echo $$ > litter/marked; exec sleep 1000' &
+env -i setsid sh -c 'echo $$ > litter/bare; exec sleep 1000' &
+sh -c 'echo $$ > litter/grouped; exec sleep 1000' &
+while [ ! -s litter/marked ] || [ ! -s litter/bare ] || [ ! -s litter/grouped ]; do :; done
+"#;
+
 /// The program.
 pub fn enn() -> PathBuf {
     let dir = std::env::var_os("ENN_BIN_DIR")

@@ -3,12 +3,15 @@
 
 pub mod agent;
 pub mod artifact;
+pub mod crash;
 pub mod data;
 pub mod fixture;
 pub mod frozen;
 pub mod launch;
 pub mod leavings;
 pub mod network;
+pub mod nodes;
 pub mod pages;
 pub mod scripts;
 pub mod terminal;
+pub mod training;

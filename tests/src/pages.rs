@@ -9,7 +9,7 @@ use std::{
 };
 
 /// The crates, which have pages.
-pub const CRATES: [&str; 7] = ["common", "broker", "export", "launcher", "worker", "tests", "examples"];
+pub const FOLDERS: [&str; 6] = ["common", "broker", "launcher", "worker", "tests", "examples"];
 /// Pages that belong to no crate.
 const USERS: &str = "docs";
 /// Sections of a configuration.
@@ -131,8 +131,8 @@ pub fn root() -> &'static Path {
 /// README.md and the pages of the crates.
 pub fn pages() -> Vec<Page> {
     let root = root();
-    let mut paths = vec![root.join("README.md")];
-    CRATES.iter().chain([&USERS]).for_each(|folder| markdown(&root.join(folder), &mut paths));
+    let mut paths = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root.join(name)).to_vec();
+    FOLDERS.iter().chain([&USERS]).for_each(|folder| markdown(&root.join(folder), &mut paths));
     let page = |path: PathBuf| {
         let text = fs::read_to_string(&path).unwrap();
         let prose = prose(&text);

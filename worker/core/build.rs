@@ -51,7 +51,7 @@ fn compile() -> Result<(), String> {
         // For `make asan`: memory errors of the shim are detected; libtorch is not instrumented.
         build.flag("-fsanitize=address").flag("-fno-omit-frame-pointer").flag("-g");
         // Rustc links with -nodefaultlibs, which omits the runtime.
-        println!("cargo:rustc-link-arg=-lasan");
+        println!("cargo:rustc-link-lib=dylib=asan");
     }
     stand_in(&build)?;
     build.files(&sources).try_compile("enn_shim").map_err(|error| error.to_string())?;

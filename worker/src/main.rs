@@ -2,9 +2,8 @@
 //! hardware it finds, with `--serve` it predicts the requests on its standard input, with `--engine` it does so with an
 //! exported artifact.
 
-use enn_worker::session::{Own, program};
-use std::process::ExitCode;
+use enn_worker::session::{Own, end, program};
 
-fn main() -> ExitCode {
-    program(&Own::default())
+fn main() {
+    end(program(&Own::default()))
 }

@@ -15,6 +15,14 @@ use std::{
     os::fd::AsRawFd,
 };
 
+/// A listening socket that the server polls.
+pub(super) struct ListenSocket {
+    pub(super) listener: mio::net::TcpListener,
+    pub(super) token: mio::Token,
+    /// Connections may be waiting for which no event will come.
+    pub(super) pending: bool,
+}
+
 /// Attempts to find a port that is free on all addresses of a host.
 const FREE_PORT_TRIES: usize = 16;
 

@@ -21,6 +21,11 @@ pub const MAGIC: u32 = 0x3C85_F7CE;
 /// Bytes of the code and the count before the entries of a request with many entries.
 const MANY_HEADER_BYTES: usize = 1 + 8;
 
+/// Name of a value, as the client sent it.
+pub type Key = Box<[u8]>;
+
+pub type Value = Vec<u8>;
+
 /// The keys of one request, in the order received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keys<'a> {

@@ -1,6 +1,6 @@
 //! Encoding of replies. A reply borrows from the table: a value is copied once, into the socket's buffer.
 
-use super::table::{Key, Value};
+use super::protocol::{Key, Value};
 use std::collections::VecDeque;
 
 #[derive(Debug)]

@@ -10,11 +10,10 @@ use super::{
     connection::{ClientConnection, End},
     error::Violation,
     handle::{StoreCommand, StoreLink},
-    listener::listener,
+    listener::{ListenSocket, listener},
     protocol::VALIDATE,
     table::{ClientId, Table},
 };
-use accepting::ListenSocket;
 use crossbeam_channel::{Receiver, unbounded};
 use enn_common::descriptors::{self, Capacity, Reserve};
 use mio::{Events, Interest, Poll, Token, Waker, net::TcpListener};

@@ -3,6 +3,8 @@
 //! A waiter is notified once, when the last key it waits for has appeared; a key that appeared and was deleted again counts
 //! as having appeared. A push onto a queue wakes one waiter, in the order they came; everything else wakes all.
 
+pub use super::protocol::{Key, Value};
+
 use super::{
     Limits,
     error::Violation,
@@ -14,11 +16,6 @@ use std::{
     io::Write,
     sync::Arc,
 };
-
-/// Name of a value, as the client sent it.
-pub type Key = Box<[u8]>;
-
-pub type Value = Vec<u8>;
 
 pub type ClientId = u64;
 

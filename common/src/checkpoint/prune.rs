@@ -28,19 +28,19 @@ pub struct Judged {
 ///
 /// Damaged checkpoints are left alone: they are evidence, `latest` passes them over, and they take no one's place: the newest
 /// and the best are those of the sound ones. Sound is what a run can begin to resume from: its elements are not read.
-pub fn judge(checkpoints: &Path, rule: Rule) -> Vec<Judged> {
-    judge_by(checkpoints, rule, &mut |_| Ok(()))
+pub fn verdicts(checkpoints: &Path, rule: Rule) -> Vec<Judged> {
+    verdicts_by(checkpoints, rule, &mut |_| Ok(()))
 }
 
 /// Prunes after reading every byte of the newest checkpoint: one that is damaged is not the newest sound one.
-pub fn judge_reading(checkpoints: &Path, rule: Rule, progress: &mut dyn FnMut(&Manifest, u64)) -> Vec<Judged> {
-    judge_by(checkpoints, rule, &mut |newest| {
+pub fn verdicts_with_progress(checkpoints: &Path, rule: Rule, progress: &mut dyn FnMut(&Manifest, u64)) -> Vec<Judged> {
+    verdicts_by(checkpoints, rule, &mut |newest| {
         let Some(manifest) = newest.manifest() else { return Ok(()) };
         newest.verify(&mut |bytes| progress(manifest, bytes))
     })
 }
 
-fn judge_by(
+fn verdicts_by(
     checkpoints: &Path,
     rule: Rule,
     newest: &mut dyn FnMut(&Checkpoint) -> Result<(), ReadError>,
@@ -52,7 +52,7 @@ fn judge_by(
 
 /// Returns the checkpoints that the policy will delete once the checkpoint `coming` exists, for which there is no room yet. Every byte of the newest is
 /// read, and what is the newest sound one or the best one now stays.
-pub fn judge_for(checkpoints: &Path, rule: Rule, coming: Candidate) -> Vec<Judged> {
+pub fn verdicts_with(checkpoints: &Path, rule: Rule, coming: Candidate) -> Vec<Judged> {
     let found = look(checkpoints, &mut |newest| newest.verify(&mut |_| {}));
     let now = reasons(&found.candidates, rule);
     let candidates: Vec<Candidate> =
@@ -70,7 +70,7 @@ pub fn judge_for(checkpoints: &Path, rule: Rule, coming: Candidate) -> Vec<Judge
 /// # Errors
 /// What the system says; what was removed before is gone.
 pub fn make_room(checkpoints: &Path, rule: Rule, coming: Candidate) -> Result<Vec<PathBuf>, FileError> {
-    remove(checkpoints, &judge_for(checkpoints, rule, coming))
+    remove(checkpoints, &verdicts_with(checkpoints, rule, coming))
 }
 
 fn reasons(candidates: &[Candidate], rule: Rule) -> BTreeMap<u64, Reason> {
@@ -119,7 +119,7 @@ fn look(checkpoints: &Path, newest: &mut dyn FnMut(&Checkpoint) -> Result<(), Re
     looked
 }
 
-/// Removes what `judge` lets go. Returns what was removed.
+/// Removes what `verdicts` lets go. Returns what was removed.
 pub fn remove(checkpoints: &Path, judged: &[Judged]) -> Result<Vec<PathBuf>, FileError> {
     remove_on(&Disk, checkpoints, judged)
 }
@@ -138,7 +138,7 @@ pub fn remove_on(storage: &dyn Storage, checkpoints: &Path, judged: &[Judged]) -
 
 /// Removes what the policy lets go. Returns what was removed.
 pub fn prune(checkpoints: &Path, rule: Rule) -> Result<Vec<PathBuf>, FileError> {
-    remove(checkpoints, &judge(checkpoints, rule))
+    remove(checkpoints, &verdicts(checkpoints, rule))
 }
 
 /// Removes checkpoints that were being written or removed by processes that are gone. Call it only when no worker of this

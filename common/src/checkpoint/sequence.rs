@@ -6,8 +6,9 @@
 
 use super::{
     element::{Element, UNTYPED},
+    item_error::ItemError,
     mention::Mentions,
-    stored::{ItemError, Payload, StorageSeen, Storages, read_storage},
+    storages::{Payload, StorageSeen, Storages, read_storage},
     torch::FILE_GLOBALS,
     tree::{Tree, TreeId, TreeNode},
     unpickle::{UnpickleError, unpickle_any},

@@ -3,47 +3,27 @@
 //! **Invariant:** sizes come from the central directory, and every number is checked against the item's own bounds before
 //! anything is read or allocated for it.
 
+pub use super::item_error::ItemError;
+
 use super::{
     boxes::volume,
     element::{Element, UNTYPED},
     mention::Mentions,
     metadata::StoredPlace,
     sequence,
+    storages::{Payload, StorageSeen, Storages, read_storage},
     torch::{FILE_GLOBALS, ITEM_GLOBALS},
     tree::{Tree, TreeId, TreeNode},
     unpickle::{UnpickleError, unpickle, unpickle_any},
     value::Value,
     zip::{self, DirectoryEnd, DirectoryEntry, ZipError},
 };
-use std::{fs::File, io, os::unix::fs::FileExt};
+use std::{fs::File, os::unix::fs::FileExt};
 
 /// Bytes read from the end of an item at first: the end record and, nearly always, the whole central directory.
 const TAIL_BYTES: u64 = 4096;
 /// Largest data.pkl that is read.
 pub(super) const PICKLE_BYTES_MAX: u64 = 256 << 20;
-
-/// Why an item could not be read.
-#[derive(Debug, thiserror::Error)]
-pub enum ItemError {
-    #[error("it cannot be read: {0}")]
-    Io(#[from] io::Error),
-    #[error("the file ends before it does")]
-    Cut,
-    #[error(transparent)]
-    Zip(#[from] ZipError),
-    #[error(transparent)]
-    Pickle(#[from] UnpickleError),
-    #[error("its record {name} is missing or has another size than its pickle says")]
-    Record { name: String },
-    #[error("it is {found}, not what .metadata says")]
-    Mismatch { found: String },
-    #[error("it is {what}, which is not read")]
-    Unsupported { what: String },
-    #[error(
-        "its bytes have CRC-32 {found:08x}, {expected:08x} was written: it is damaged or belongs to another checkpoint"
-    )]
-    Checksum { found: u32, expected: u32 },
-}
 
 /// Where the payload of a tensor item is, and how to look at it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -198,21 +178,6 @@ impl Storages for StoredItem<'_> {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Payload {
-    pub(super) name: String,
-    /// Where it is in the file.
-    pub(super) at: u64,
-    pub(super) bytes: u64,
-    /// 0: not computed by the writer.
-    pub(super) crc32: u32,
-}
-
-/// Where the storages are that a pickle names by a key.
-pub(super) trait Storages {
-    fn payload(&self, key: &str) -> Result<Payload, ItemError>;
-}
-
 /// Finds the payload of the tensor below `id`.
 pub(super) fn locate(tree: &Tree<'_>, id: TreeId, storages: &dyn Storages) -> Result<StoredTensor, ItemError> {
     let seen = read_tensor(tree, id)?;
@@ -228,22 +193,6 @@ pub(super) fn locate(tree: &Tree<'_>, id: TreeId, storages: &dyn Storages) -> Re
     }
     let Seen { element, sizes, strides, first, .. } = seen;
     Ok(StoredTensor { element, sizes, strides, first, at: found.at, bytes, crc32: found.crc32 })
-}
-
-impl ItemError {
-    /// Whether the bytes are wrong, and not merely of a kind that is not read.
-    pub fn is_damage(&self) -> bool {
-        match self {
-            Self::Io(_)
-            | Self::Cut
-            | Self::Zip(_)
-            | Self::Record { .. }
-            | Self::Mismatch { .. }
-            | Self::Checksum { .. } => true,
-            Self::Pickle(error) => matches!(error, UnpickleError::Short { .. } | UnpickleError::Operand { .. }),
-            Self::Unsupported { .. } => false,
-        }
-    }
 }
 
 impl StoredTensor {
@@ -291,21 +240,6 @@ enum Held {
     Keyed(String),
     /// In the pickle itself.
     Inside(Payload),
-}
-
-/// A storage as a pickle describes it.
-pub(super) struct StorageSeen<'a> {
-    pub(super) class: &'a str,
-    pub(super) key: String,
-    pub(super) numel: u64,
-}
-
-/// Reads ("storage", class, key, device, elements, …).
-pub(super) fn read_storage<'a>(tree: &Tree<'a>, id: TreeId) -> Option<StorageSeen<'a>> {
-    let TreeNode::Persistent(storage) = tree.node(id) else { return None };
-    let [_, class, key, _, numel, ..] = tree.tuple(*storage)? else { return None };
-    let TreeNode::Global(_, class) = tree.node(*class) else { return None };
-    Some(StorageSeen { class: *class, key: tree.owned(*key)?, numel: tree.count(*numel)? })
 }
 
 /// A tensor as its pickle describes it.

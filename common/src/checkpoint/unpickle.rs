@@ -3,7 +3,10 @@
 //! **Invariant:** never panics, never allocates more than a small multiple of the input. A global that is not on the caller's list is
 //! refused, or becomes an opaque name that stands for nothing.
 
+mod error;
 mod text;
+
+pub use error::UnpickleError;
 
 use super::{
     element::Element,
@@ -14,21 +17,6 @@ use std::collections::HashMap;
 
 /// Modules and the names in them that a pickle may mention, besides the element types and storages of PyTorch.
 pub(super) type AllowList = &'static [(&'static str, &'static [&'static str])];
-
-/// Why a pickle was refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum UnpickleError {
-    #[error("the pickle ends at byte {at}, in the middle")]
-    Short { at: usize },
-    #[error("the pickle holds opcode 0x{opcode:02x} at byte {at}, which is not one that checkpoints use")]
-    Opcode { opcode: u8, at: usize },
-    #[error("the pickle is damaged at byte {at}: opcode 0x{opcode:02x} found values it cannot work on")]
-    Operand { opcode: u8, at: usize },
-    #[error("the pickle mentions {module}.{name} at byte {at}, which is not on the list of what a checkpoint may hold")]
-    Global { module: String, name: String, at: usize },
-    #[error("the pickle does not hold {expected}")]
-    Unexpected { expected: &'static str },
-}
 
 /// Reads a whole pickle. Bytes behind STOP are ignored.
 pub(super) fn unpickle<'a>(bytes: &'a [u8], allow: AllowList) -> Result<Tree<'a>, UnpickleError> {

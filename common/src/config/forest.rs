@@ -8,7 +8,7 @@
 //! **Invariant:** pure, and whole after every edit: names are unique, a parent is a sub-fuser of the same forest, and nobody is its own ancestor.
 //! An edit that would break this changes nothing.
 
-use super::error::nearest;
+use super::nearest::nearest;
 use serde::{Deserialize, Serialize};
 
 /// Templates and sub-fusers, in the order of their names in the parameters' list.

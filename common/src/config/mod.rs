@@ -7,6 +7,7 @@ pub mod facts;
 pub mod forest;
 pub mod model;
 mod names;
+mod nearest;
 pub mod parent;
 pub mod raw;
 pub mod resolve;

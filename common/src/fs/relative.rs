@@ -2,7 +2,7 @@
 //! used, and stays inside the directory that it is relative to.
 //!
 //! **Invariant:** a [`RelPath`] consists of normal components: no `..`, nothing absolute. [`RelPath::locate`] also follows no link out of the
-//! directory. `tests/tests/it/tidy` forbids to join any other text that was read.
+//! directory. `tests/tests/plain/tidy` forbids to join any other text that was read.
 
 use super::FileError;
 use serde::{Deserialize, Serialize};

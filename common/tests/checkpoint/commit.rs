@@ -4,7 +4,7 @@ use crate::fixture::{checkpoint, draft, pattern, w, write_shards};
 use enn_common::{
     checkpoint::{
         Checkpoint, Region, TensorDType, commit, latest, name, prune,
-        prune::{judge, judge_reading, remove},
+        prune::{remove, verdicts, verdicts_with_progress},
         remove_leftovers,
         retain::Rule,
     },
@@ -143,7 +143,7 @@ fn damaged_checkpoints_take_no_ones_place_so_that_the_last_good_one_stays() {
         fs::write(&shard, &fs::read(&shard).unwrap()[..100]).unwrap();
     }
     fs::remove_file(root.path().join("step-00000004/manifest.json")).unwrap();
-    let judged = judge(root.path(), Rule::default());
+    let judged = verdicts(root.path(), Rule::default());
     let told: Vec<_> = judged.iter().map(|one| (one.step, one.keeps)).collect();
     assert_eq!(told, [(1, true), (2, true), (3, true), (4, true), (5, true)], "{judged:?}");
     assert!(judged[0].reason.contains("damaged") && judged[1].reason.contains("best"), "{judged:?}");
@@ -173,9 +173,9 @@ fn one_that_no_run_can_resume_from_is_not_the_newest() {
     flip(&root.path().join("step-00000002/__0_0.distcp"));
     checkpoint(root.path(), 1, 0);
     let stays = |judged: &[prune::Judged]| judged.iter().map(|one| (one.step, one.keeps)).collect::<Vec<_>>();
-    assert_eq!(stays(&judge(root.path(), Rule::default())), [(0, true), (1, false), (2, true), (3, true)]);
+    assert_eq!(stays(&verdicts(root.path(), Rule::default())), [(0, true), (1, false), (2, true), (3, true)]);
     let mut read = 0;
-    let judged = judge_reading(root.path(), Rule::default(), &mut |_, bytes| read += bytes);
+    let judged = verdicts_with_progress(root.path(), Rule::default(), &mut |_, bytes| read += bytes);
     assert_eq!(stays(&judged), [(0, true), (1, true), (2, true), (3, true)], "{judged:?}");
     assert!(judged[2].reason.contains("damaged") && judged[1].reason.contains("newest") && read > 0, "{judged:?}");
 }
@@ -203,7 +203,7 @@ proptest! {
         let newest = || name::list(root.path()).into_iter().find(|(_, path)| good(path));
         let (before, resumed) = (newest(), latest(root.path()).found.map(|found| found.dir().to_owned()));
         let rule = Rule { last, epochs, hours: f64::from(hours) };
-        let judged = judge_reading(root.path(), rule, &mut |_, _| {});
+        let judged = verdicts_with_progress(root.path(), rule, &mut |_, _| {});
         remove(root.path(), &judged).unwrap();
         prop_assert_eq!(newest(), before);
         prune(root.path(), rule).unwrap();

@@ -1,6 +1,5 @@
 //! The precision in which a model's weights are stored and its products computed.
 
-use crate::Target;
 use enn_common::graph::DType;
 use std::{fmt, str::FromStr};
 
@@ -43,17 +42,6 @@ impl Precision {
             Self::Fp16 => DType::F16,
             Self::Bf16 => DType::Bf16,
         }
-    }
-
-    /// Returns the largest allowed difference of `target` from the model's own answers, in spreads of the targets: in half precision some
-    /// hundred, or dozen, times the rounding error of a product with so many digits.
-    pub fn tolerance(self, target: Target) -> f64 {
-        let of = match self {
-            Self::Fp32 => 0.0,
-            Self::Fp16 => 1e-2,
-            Self::Bf16 => 5e-2,
-        };
-        target.tolerance().max(of)
     }
 }
 

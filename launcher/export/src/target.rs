@@ -150,6 +150,19 @@ impl Target {
     }
 }
 
+impl Precision {
+    /// Returns the largest allowed difference of `target` from the model's own answers, in spreads of the targets: in half precision some
+    /// hundred, or dozen, times the rounding error of a product with so many digits.
+    pub fn tolerance(self, target: Target) -> f64 {
+        let of = match self {
+            Self::Fp32 => 0.0,
+            Self::Fp16 => 1e-2,
+            Self::Bf16 => 5e-2,
+        };
+        target.tolerance().max(of)
+    }
+}
+
 impl FromStr for Target {
     type Err = String;
 

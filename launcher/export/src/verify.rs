@@ -110,8 +110,8 @@ pub fn verify(
                 for (i, (a, b)) in output.values.iter().zip(&expected.values).enumerate() {
                     let (centre, spread) = cases.unit(&expected, i);
                     let (off, within) = distance(*a, *b, centre, spread, tolerance);
-                    sum = sum + off.min(f64::from(f32::MAX));
-                    count = count + 1;
+                    sum += off.min(f64::from(f32::MAX));
+                    count += 1;
                     found.largest = found.largest.max(off);
                     if !within && found.wrong.is_none() {
                         let row = (part.start + i / (expected.values.len() / part.len()).max(1)) % rows;

@@ -5,13 +5,14 @@
 //! **Invariant:** a job that was taken is answered, also when its engine ends; a job whose client is gone is skipped.
 
 use super::{
-    ServeError, Settings,
     engine::{Answers, Engine, EngineError, Failure, Start},
+    error::ServeError,
     job::EngineJob,
     metrics::ServeMetrics,
     policy::{self, Order, Pace},
     problem::Problem,
     queue::{Jobs, Work, queue},
+    settings::Settings,
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded, select};
 use std::{

@@ -3,12 +3,12 @@
 //! **Invariant:** nothing is computed on the thread of the server.
 
 use super::{
-    Limits,
     budget::{Budget, Share},
     engine::Answers,
     job::Reply,
     problem::Problem,
     route::{Head, PredictRequest, ResponseContext, Router, Step},
+    settings::Limits,
 };
 use enn_common::descriptors;
 use enn_ui::http_server::{HttpAnswer, HttpHandler, HttpLimits, HttpRequest, HttpServer};

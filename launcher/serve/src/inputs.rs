@@ -1,12 +1,12 @@
 //! Converts the rows of a request to the model's inputs: in memory where a row is a sample, else by staging in a directory of the request.
 
-use super::{problem::Problem, rows, schema::Schema};
+use super::{problem::Problem, rows_error::RowsError, schema::Schema, subject::Subject};
 use arrow_array::RecordBatch;
 use arrow_ipc::writer::FileWriter;
 use enn_checkpoint::gather::{Sheet, SheetRows};
 use enn_common::{
     config::data::{DataConfig, SourceFormat},
-    staged::{Staged, StagedMeta},
+    staged::Staged,
 };
 use enn_data::stage::{self, Encoder, StageError, StageOptions};
 use std::{
@@ -16,21 +16,6 @@ use std::{
     path::PathBuf,
     sync::atomic::{AtomicU64, Ordering},
 };
-
-/// The served model and the description of its data.
-#[derive(Debug, Clone)]
-pub struct Subject {
-    pub run: String,
-    pub step: u64,
-    /// The configuration of reading its data.
-    pub data: DataConfig,
-    /// The description of its training data.
-    pub meta: StagedMeta,
-    /// The levels of the predicted quantiles, ascending; empty without quantiles.
-    pub levels: Vec<f64>,
-    /// An empty directory that no other process writes to.
-    pub scratch: PathBuf,
-}
 
 /// Converts rows to inputs and predictions to tables.
 #[derive(Debug)]
@@ -66,7 +51,7 @@ impl Inputs {
             return Err(Problem::Rows { found, limit: rows_max });
         }
         if found == 0 {
-            return Err(rows::RowsError::None.into());
+            return Err(RowsError::None.into());
         }
         match &self.encoder {
             Some(encoder) => Ok(Encoded { x: encoder.encode(batch)?, rows: found, names: Vec::new() }),

@@ -1,6 +1,6 @@
 //! Errors of requests, with a sentence and an HTTP status.
 
-use super::{engine::EngineError, rows::RowsError};
+use super::{engine::EngineError, rows_error::RowsError};
 use enn_data::stage::{EncodeError, StageError};
 
 /// The reason why a request has no answer.
@@ -14,7 +14,7 @@ pub(super) enum Problem {
     Token,
     #[error("the header Host says {found:?}, expected this server's own address")]
     Host { found: String },
-    #[error("the Content-Type is {found:?}, expected application/json or {}", super::route::ARROW)]
+    #[error("the Content-Type is {found:?}, expected application/json or {}", super::media_type::ARROW)]
     Kind { found: String },
     #[error("the body has more than {limit} bytes: send fewer rows at a time")]
     Large { limit: usize },

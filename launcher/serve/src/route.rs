@@ -1,14 +1,17 @@
 //! Routes requests, independently of sockets and the HTTP library, which are in `http`.
 
 use super::{
-    Answers, Limits,
+    Answers,
     budget::Share,
     inputs::{Inputs, sheet_rows},
     job::{EngineJob, Reply},
+    media_type::{ARROW, JSON},
     metrics::ServeMetrics,
     problem::Problem,
     queue::{Jobs, NotTaken},
-    rows::{Columns, RowsError},
+    rows::Columns,
+    rows_error::RowsError,
+    settings::Limits,
     streams::Streams,
     token::Token,
 };
@@ -24,10 +27,6 @@ use std::{
     sync::Arc,
     time::Instant,
 };
-
-/// Media type of Arrow IPC streams.
-pub(super) const ARROW: &str = "application/vnd.apache.arrow.stream";
-const JSON: &str = "application/json";
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Head<'a> {

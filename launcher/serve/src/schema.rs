@@ -1,8 +1,8 @@
 //! Describes the inputs and outputs of the model for people and programs.
 
 use super::{
-    inputs::Subject,
     rows::{Column, Columns, Kind},
+    subject::Subject,
 };
 use enn_common::{
     config::data::{FeatureKind, Layout, WindowsLayout},

@@ -290,8 +290,8 @@ fn rows_are_answered_in_the_form_they_came_in() {
     let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
     writer.write(&batch).unwrap();
     writer.write(&batch.slice(1, 1)).unwrap();
-    let arrow = bench.ask(&request(route::ARROW, &writer.into_inner().unwrap(), ""));
-    assert!(arrow.status == 200 && arrow.head.contains(route::ARROW), "{}", arrow.head);
+    let arrow = bench.ask(&request(media_type::ARROW, &writer.into_inner().unwrap(), ""));
+    assert!(arrow.status == 200 && arrow.head.contains(media_type::ARROW), "{}", arrow.head);
     let answer = StreamReader::try_new(arrow.bytes.as_slice(), None).unwrap().next().unwrap().unwrap();
     assert_eq!(answer.column_by_name("y").unwrap().as_primitive::<Float32Type>().values(), &[21.0, 34.0, 34.0]);
 }
@@ -365,10 +365,10 @@ fn the_target_is_asked_for_where_the_history_holds_it() {
     let texts = |values: [&str; 2]| -> arrow_array::ArrayRef { Arc::new(StringArray::from(values.to_vec())) };
     let numbers = |values: [f64; 2]| -> arrow_array::ArrayRef { Arc::new(Float64Array::from(values.to_vec())) };
     let columns = [("when", numbers([4800.0, 4860.0])), ("v", numbers([7.0, 9.0])), ("who", texts(["a", "a"]))];
-    let reply = bench.ask(&request(route::ARROW, &packed(&columns), ""));
+    let reply = bench.ask(&request(media_type::ARROW, &packed(&columns), ""));
     assert!(reply.status == 400 && reply.error().contains("\"w\""), "{}", reply.text);
     let whole = [&columns[..], &[("w", numbers([0.0, 0.0]))]].concat();
-    let reply = bench.ask(&request(route::ARROW, &packed(&whole), ""));
+    let reply = bench.ask(&request(media_type::ARROW, &packed(&whole), ""));
     assert_eq!(reply.status, 200, "{}", reply.text);
 }
 
@@ -419,7 +419,7 @@ fn what_is_wrong_is_told_in_a_sentence() {
     }
     let few = Bench::new(Limits { numbers_max: 1, ..Limits::default() });
     assert_eq!(few.post(r#"{"rows": [[1, 2], [1, 2]]}"#).error(), "2 rows, expected at most 1: send them in parts");
-    let arrow = bench.ask(&request(route::ARROW, b"no stream", ""));
+    let arrow = bench.ask(&request(media_type::ARROW, b"no stream", ""));
     assert!(arrow.status == 400 && arrow.error().contains("Arrow IPC stream"), "{}", arrow.text);
     assert!(bench.ask(&request("text/csv", b"a,b\n", "")).error().contains("\"text/csv\""));
     assert_eq!(bench.get("/nothing").status, 404);
@@ -463,7 +463,7 @@ fn packed(columns: &[(&str, arrow_array::ArrayRef)]) -> Vec<u8> {
 fn a_small_body_that_becomes_a_large_one_is_refused_before_it_does() {
     // More than there are parts of a request.
     const ANSWERS: usize = 200;
-    let arrow = |bench: &Bench, body: &[u8]| bench.ask(&request(route::ARROW, body, ""));
+    let arrow = |bench: &Bench, body: &[u8]| bench.ask(&request(media_type::ARROW, body, ""));
     let limits = Limits { unpacked_bytes_max: 1 << 20, ..Limits::default() };
     let bench = Bench::new(limits.clone()).answering(ANSWERS);
     let refused = "the body has more than 1048576 bytes once it is unpacked: send fewer rows at a time";

@@ -1,6 +1,6 @@
 //! Finds a run by its name, its directory, or its address in an object store.
 
-use super::stream::WorkDir;
+use super::work_dir::WorkDir;
 use crate::{Error, facts::Facts};
 use enn_checkpoint::{
     convert::{self, Verified},

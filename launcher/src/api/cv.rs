@@ -1,7 +1,12 @@
 //! `cv`: stages once, divides the data for every fold, trains each fold in its own process, and evaluates the forecasts on the held-out
 //! rows.
 
-use super::{announce::Announcer, folds::Folds, launch, train};
+use super::{
+    announce::Announcer,
+    cv_options::CvOptions,
+    folds::{FORECASTS, Folds},
+    launch, staging,
+};
 use crate::{Error, error::Usage, facts::Facts};
 use enn_common::{
     artifact::{
@@ -25,40 +30,16 @@ use enn_data::{
     stage as stager,
 };
 use enn_process::run_dir::{self, RunDir};
-use enn_ui::{Mode, Sink};
+use enn_ui::Sink;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
 };
 
-/// Forecasts of the test rows of a fold, below its run directory.
-pub(super) const FORECASTS: &str = "predictions/test";
 /// Forecasts of all rows, below the directory of the cross-validation.
 pub const OUT_OF_FOLD: &str = "out-of-fold.parquet";
 /// Output of a fold's process, below its run directory.
 const LOG: &str = "launcher.log";
-
-/// The options of [`cross_validate`].
-#[derive(Debug, Clone)]
-pub struct CvOptions {
-    /// The directory of runs, which is made when absent.
-    pub runs_dir: PathBuf,
-    /// The directory of a cross-validation to resume: folds that are not done are trained.
-    pub resume: Option<PathBuf>,
-    pub folds: usize,
-    /// Seed of the rule that makes the folds; `None`: the configuration's seed.
-    pub seed: Option<u64>,
-    /// Number of folds trained in parallel; `None`: one per core, or one on GPUs.
-    pub jobs: Option<usize>,
-    /// How the progress of staging is shown.
-    pub mode: Mode,
-    /// Whether SIGINT and SIGTERM stop it after the running folds have written checkpoints.
-    pub handle_signals: bool,
-    /// The column that groups rows, or "month" for windows.
-    pub group: Option<String>,
-    /// Number of shuffles of every input by each fold's model; `None`: importance is not computed.
-    pub importance: Option<usize>,
-}
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct CrossValidated {
@@ -134,8 +115,8 @@ fn begin(config: &RunConfig, facts: &Facts, options: &CvOptions) -> Result<(RunD
     let whole = SplitConfig { kind: SplitKind::Random, val: 0.0, test: 0.0, ..data.split.clone() };
     let staging = RunConfig { data: Some(DataConfig { split: whole, ..data.clone() }), ..config.clone() };
     let announcer = Announcer::start(Sink::bare(options.mode));
-    let place = facts.cwd.join(&options.runs_dir).join(train::STAGED_DIR);
-    let staged = train::stage_data(&staging, None, &place, &announcer)?;
+    let place = facts.cwd.join(&options.runs_dir).join(staging::STAGED_DIR);
+    let staged = staging::stage_data(&staging, None, &place, &announcer)?;
     drop(announcer);
     if data.split.kind == SplitKind::Chronological {
         stager::require_order(data, &place)?;

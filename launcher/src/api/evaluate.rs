@@ -4,7 +4,7 @@ use super::{
     evaluation_file, groups,
     importance::{self, Shuffling},
     predict::{PredictOptions, Subject, predict},
-    train,
+    staging,
 };
 use crate::{Error, error::Usage, facts::Facts};
 use enn_checkpoint::gather::cell_names;
@@ -75,7 +75,7 @@ pub fn evaluate(model: &Path, data: &[PathBuf], facts: &Facts, options: &Evaluat
     }
     let manifest = PredictionManifest::read(&manifest_path(&output))?;
     let data_dir = RelPath::parse(manifest.data).map_err(Error::Path)?;
-    let staged = Staged::open(&data_dir.locate(&subject.runs.join(train::STAGED_DIR))?)?;
+    let staged = Staged::open(&data_dir.locate(&subject.runs.join(staging::STAGED_DIR))?)?;
     if !staged.meta().has_targets {
         return Err(Error::Usage(Usage::NoTargets { data: data.to_vec() }));
     }

@@ -6,7 +6,7 @@
 //! ```
 //! **Invariant:** an artifact that was not verified is published only on request, and its sidecar file says so.
 
-use super::{cv, launch, predict::Subject as Trained, train};
+use super::{cv, launch, predict::Subject as Trained, stamp};
 use crate::{
     Error,
     error::Usage,
@@ -200,7 +200,7 @@ fn prepared(
         batch: options.batch,
         quantiles: options.quantiles,
         believed,
-        versions: train::versions(),
+        versions: stamp::versions(),
     };
     Ok((subject, cases, tools))
 }

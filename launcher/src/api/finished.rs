@@ -1,6 +1,6 @@
 //! A run that is to be resumed but has nothing left to do: its journal, report and checkpoints are not changed.
 
-use super::{mirror, pretrained, train::TrainedRun};
+use super::{mirror, pretrained, trained_run::TrainedRun};
 use crate::{Error, error::Usage};
 use enn_cluster::agent::Ended;
 use enn_common::{checkpoint::listing, config::RunConfig, staged::StagedMeta};

@@ -2,7 +2,7 @@
 
 use super::{
     checkpoints::sound_checkpoint,
-    cv::{CvOptions, FORECASTS},
+    cv_options::CvOptions,
     evaluation_file,
     forecast::{self, Kept},
     groups,
@@ -30,6 +30,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// Forecasts of the test rows of a fold, below its run directory.
+pub(super) const FORECASTS: &str = "predictions/test";
 /// The directory of a fold for shuffled inputs.
 const SHUFFLES: &str = "shuffles";
 

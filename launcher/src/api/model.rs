@@ -1,7 +1,7 @@
 //! Models without training: `new_model` with seeded initial weights, `save_model` and `load_model` in exchange formats, and the tasks of a
 //! configuration.
 
-use super::{address::find_run, announce::Announcer, launch, settings::read_text, train};
+use super::{address::find_run, announce::Announcer, launch, lead, settings::read_text};
 use crate::{
     Error,
     facts::Facts,
@@ -33,7 +33,7 @@ pub fn new_model(config: &RunConfig, meta: &StagedMeta, facts: &Facts, runs_dir:
     atomic::write(&path, &text)?;
     let announcer = Announcer::of_run(run.path(), Mode::Quiet, None)?;
     let spec = launch::agent_spec(config, facts, &run, Job::Init { meta: path }, false)?;
-    let draft = train::draft(&run.id(), config, meta)?;
+    let draft = lead::draft(&run.id(), config, meta)?;
     let durable = Durable::new(run.checkpoints(), &config.train, draft, Box::new(|_| {}));
     let outcome = agent::run(&spec, Box::new(durable), &mut |what| announcer.send(what))?;
     match outcome.ended {

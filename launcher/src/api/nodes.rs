@@ -3,25 +3,18 @@
 use super::{
     announce::Announcer,
     launch,
-    train::{Lead, TrainOptions, TrainedRun, lead},
+    lead::{Lead, lead},
+    train_options::TrainOptions,
+    trained_run::TrainedRun,
 };
 use crate::{Error, facts::Facts};
 use enn_cluster::{
     agent::{self, Ended, HandEnd, Signal},
     rendezvous::{Rendezvous, Settings},
 };
-use enn_common::{
-    config::RunConfig,
-    wire::follower::{Ending, RunDescription},
-};
-use enn_process::run_dir::RunDir;
+use enn_common::{config::RunConfig, wire::follower::Ending};
 use enn_ui::Sink;
-use std::{path::Path, rc::Rc};
-
-/// Returns what the leader sends to the followers about the run.
-pub(super) fn work(run: &RunDir, staged: &Path) -> Result<RunDescription, Error> {
-    Ok(RunDescription { run_dir: run.path().to_owned(), config: run.config_digest()?, staged: staged.to_owned() })
-}
+use std::rc::Rc;
 
 /// Meets the other nodes; leads them if this node hosts the rendezvous or takes over later.
 pub(super) fn meet(

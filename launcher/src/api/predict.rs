@@ -2,40 +2,22 @@
 //! and gathers the output.
 
 mod engine;
+mod options;
+mod subject;
 
-pub use engine::Engine;
 use engine::EngineSpec;
-pub(super) use engine::{configured, write_chunk};
+pub(super) use engine::write_chunk;
+pub use options::{Engine, PredictOptions};
+pub(super) use subject::{SCRATCH, Subject, configured};
 
-use super::{
-    announce::Announcer,
-    checkpoints::{ChunkRecorder, sound_checkpoint},
-    launch,
-    stream::WorkDir,
-    train,
-};
-use crate::{
-    Error,
-    error::Usage,
-    export::{Packed, is_packed},
-    facts::Facts,
-};
+use super::{announce::Announcer, checkpoints::ChunkRecorder, launch, staging, stamp, trained_run, work_dir::WorkDir};
+use crate::{Error, error::Usage, export::is_packed, facts::Facts};
 use enn_checkpoint::gather::{self, Arrays, Gathered, Header, Ledger};
 use enn_cluster::agent::{self, Ended, Job};
-use enn_common::{
-    artifact::prediction::ModelDigest,
-    checkpoint::{Checkpoint, name},
-    config::{
-        RunConfig,
-        data::{DataConfig, Layout},
-        train::Precision,
-    },
-    event::EventKind,
-    staged::{StagedMeta, meta::CleaningReport},
-};
-use enn_data::stage::{CategoryCoverage, ROW_NAMES_MAX, StageError, check_classes};
-use enn_process::run_dir::{self, RunDir};
-use enn_ui::{Mode, Sink};
+use enn_common::{config::data::DataConfig, event::EventKind, staged::meta::CleaningReport};
+use enn_data::stage::ROW_NAMES_MAX;
+use enn_process::run_dir::RunDir;
+use enn_ui::Sink;
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -52,52 +34,12 @@ const CHUNK_VALUES: u64 = 1 << 20;
 const CHUNK_ROWS_MIN: u64 = 64;
 const CHUNK_ROWS_FEW: u64 = 4096;
 
-#[derive(Debug, Clone)]
-pub struct PredictOptions {
-    /// How the progress is shown.
-    pub mode: Mode,
-    /// Whether SIGINT and SIGTERM stop the prediction. Finished chunks are kept and not predicted again.
-    pub handle_signals: bool,
-    pub replace: bool,
-    /// The number format of the encoder; the heads always compute in f32.
-    pub precision: Precision,
-    /// The engine that computes; `None`: an artifact's own runtime, or the run's workers.
-    pub engine: Option<Engine>,
-    /// Whether only point predictions are written, without quantiles.
-    pub point: bool,
-    /// Whether a column is accepted although the model does not know most of its values.
-    pub allow_unseen: bool,
-    /// Whether targets are evaluated, so that the model must know all of their classes.
-    pub is_judged: bool,
-    /// Changes to the run's configuration, such as the number of workers.
-    pub overrides: Vec<super::Override>,
-}
-
-impl Default for PredictOptions {
-    fn default() -> Self {
-        Self {
-            mode: Mode::Quiet,
-            handle_signals: false,
-            replace: false,
-            precision: Precision::Fp32,
-            engine: None,
-            point: false,
-            allow_unseen: false,
-            is_judged: false,
-            overrides: Vec::new(),
-        }
-    }
-}
-
 #[derive(Debug, Clone, PartialEq)]
 pub struct Predictions {
     pub ended: Ended,
     /// The output and its manifest; `None` when stopped.
     pub gathered: Option<Gathered>,
 }
-
-/// Directory of temporary files of predictions by artifacts, below the user's cache directory.
-pub(super) const SCRATCH: &str = "predict";
 
 /// Predicts every row of `data` with the newest checkpoint of the run directory `model` (its best weights), or with the exported model
 /// `model`, and writes `output`: `NAME.parquet`, `.arrow` or `.csv`, or without extension a directory of .npy files. Values are in the target's own unit;
@@ -125,21 +67,21 @@ pub fn predict(
         // An artifact alone has no run directory to use.
         let work = WorkDir::create(&subject.runs)?;
         let announcer = Announcer::start(Sink::bare(options.mode));
-        let dirs = PredictDirs { run: None, staged: &work.path.join(train::STAGED_DIR), scratch: &work.path };
+        let dirs = PredictDirs { run: None, staged: &work.path.join(staging::STAGED_DIR), scratch: &work.path };
         return Ok(predict_into(&output, &subject, facts, options, &dirs, &announcer)?.0);
     }
     let run = RunDir::create(&model.join("predictions"), "predict", time::OffsetDateTime::now_utc())?;
     run.write_config(&subject.config)?;
     let announcer = Announcer::of_run(run.path(), options.mode, None)?;
     announcer.begin(&run, "predict", launch::world(&subject.config), facts);
-    let dirs = PredictDirs { run: Some(&run), staged: &subject.runs.join(train::STAGED_DIR), scratch: run.path() };
+    let dirs = PredictDirs { run: Some(&run), staged: &subject.runs.join(staging::STAGED_DIR), scratch: run.path() };
     let outcome = predict_into(&output, &subject, facts, options, &dirs, &announcer);
     let (code, restarts, rounds) = match &outcome {
-        Ok((predictions, restarts, rounds)) => (train::exit_code(&predictions.ended), *restarts, *rounds),
+        Ok((predictions, restarts, rounds)) => (trained_run::exit_code(&predictions.ended), *restarts, *rounds),
         Err(error) => (error.exit_code(), 0, 0),
     };
     let seconds = began.elapsed().as_secs_f64();
-    let cause = train::cause(outcome.as_ref().map(|(predictions, ..)| &predictions.ended));
+    let cause = trained_run::cause(outcome.as_ref().map(|(predictions, ..)| &predictions.ended));
     announcer.send(EventKind::RunEnded { code: code as u8, seconds, restarts, rounds, cause });
     Ok(outcome?.0)
 }
@@ -167,52 +109,7 @@ struct PredictDirs<'a> {
     scratch: &'a Path,
 }
 
-/// A model with the configuration and the data that it predicts.
-pub(super) struct Subject {
-    pub(super) runs: PathBuf,
-    pub(super) checkpoint: PathBuf,
-    pub(super) digest: ModelDigest,
-    pub(super) config: RunConfig,
-    pub(super) meta: StagedMeta,
-    /// The exported model that is used instead of workers.
-    pub(super) engine: Option<Packed>,
-    /// Whether the exported model is used without a run.
-    is_alone: bool,
-}
-
 impl Subject {
-    /// Opens the newest sound checkpoint of a run directory. A warning is logged when it is not the newest checkpoint, or when the run has
-    /// not ended.
-    pub(super) fn trained(model: &Path) -> Result<Self, Error> {
-        let found = sound_checkpoint(model)?;
-        if let Some(note) = found.manifest().and_then(|manifest| unfinished(model, manifest.step)) {
-            tracing::warn!("{note}");
-        }
-        let checkpoint = std::path::absolute(found.dir()).unwrap_or_else(|_| found.dir().to_owned());
-        let manifest = found.manifest().ok_or_else(|| Error::NoManifest { path: checkpoint.clone() })?;
-        let json = |source| Error::Json { path: checkpoint.join(name::MANIFEST), source };
-        let config: RunConfig = serde_json::from_value(manifest.config.clone()).map_err(json)?;
-        let meta: StagedMeta = serde_json::from_value(manifest.meta.clone()).map_err(json)?;
-        let digest = ModelDigest { run: manifest.run.clone(), step: manifest.step, blake3: manifest_digest(&found)? };
-        let runs = model.parent().unwrap_or(model).to_owned();
-        Ok(Self { runs, checkpoint, digest, config, meta, engine: None, is_alone: false })
-    }
-
-    /// Describes an exported model by its sidecar file.
-    fn packed(packed: Packed, facts: &Facts) -> Self {
-        let origin = &packed.sidecar.model;
-        let digest = ModelDigest { run: origin.run.clone(), step: origin.step, blake3: origin.checkpoint.clone() };
-        Self {
-            runs: facts.cache_dir.join(SCRATCH),
-            checkpoint: packed.path.clone(),
-            digest,
-            config: engine::configured(&packed),
-            meta: packed.sidecar.staged.clone(),
-            engine: Some(packed),
-            is_alone: true,
-        }
-    }
-
     /// Describes a run or an exported model with new data and changes to its configuration.
     pub(super) fn of(model: &Path, data: &[PathBuf], facts: &Facts, options: &PredictOptions) -> Result<Self, Error> {
         let engine = engine::chosen(model, facts, options)?;
@@ -223,34 +120,6 @@ impl Subject {
         let mut config = super::change_config(&trained.config, &options.overrides, facts)?;
         config.data = Some(new_data(config.data.take().ok_or(Error::Usage(Usage::NoData))?, data, facts)?);
         Ok(Self { config, ..trained })
-    }
-
-    /// Returns an error when the rows have columns or classes that the model was not trained on.
-    fn check_known(&self, staged: &StagedMeta, options: &PredictOptions) -> Result<(), StageError> {
-        let targets = self.targets();
-        if options.is_judged && staged.has_classes {
-            let classes = staged.out_labels.first().map_or(&[][..], Vec::as_slice);
-            targets.iter().try_for_each(|target| check_classes(&staged.report, target, classes))?;
-        }
-        let mut words = CategoryCoverage::default();
-        words.add(&staged.report, targets);
-        if options.allow_unseen { Ok(()) } else { Ok(words.check()?) }
-    }
-
-    /// Returns the target columns; none for windows.
-    pub(super) fn targets(&self) -> &[String] {
-        match self.config.data.as_ref().map(|data| &data.layout) {
-            Some(Layout::Rows(rows)) => &rows.targets,
-            _ => &[],
-        }
-    }
-
-    /// Returns the quantile levels computed for each cell, and whether only the point prediction is written.
-    pub(super) fn levels(&self, is_point: bool) -> Result<(Vec<f64>, bool), Error> {
-        match &self.engine {
-            Some(packed) => Ok((packed.levels(is_point)?, false)),
-            None => Ok((self.config.train.quantile_levels().to_vec(), is_point)),
-        }
     }
 
     /// Prepares the runtime of the exported model, one of `world` on this machine; `None` for workers.
@@ -279,25 +148,6 @@ fn new_data(data: DataConfig, files: &[PathBuf], facts: &Facts) -> Result<DataCo
     Ok(DataConfig { files, sources: Vec::new(), format, ..data })
 }
 
-/// Returns a warning when the run is still training.
-fn unfinished(model: &Path, step: u64) -> Option<String> {
-    // The path may be the directory of a checkpoint.
-    let run = model.ancestors().take(3).find(|dir| run_dir::is_run(dir))?;
-    let run = run_dir::is_living(run).then_some(run)?;
-    Some(format!(
-        "{} is still training; its checkpoint of step {step} is used, and later ones may be better\n  hint: `enn status {}` shows the \
-         progress",
-        run.display(),
-        run.display()
-    ))
-}
-
-fn manifest_digest(checkpoint: &Checkpoint) -> Result<String, Error> {
-    let path = checkpoint.dir().join(name::MANIFEST);
-    let bytes = std::fs::read(&path).map_err(|source| Error::Read { path, source })?;
-    Ok(blake3::hash(&bytes).to_hex().to_string())
-}
-
 /// Returns the number of rows per chunk. It depends on the data alone, so that a resumed prediction finds its chunks.
 fn chunk_rows(rows: u64, features: u64, cells: u64) -> u64 {
     let most = (CHUNK_CELLS_MAX / cells.max(1)).max(1);
@@ -317,7 +167,7 @@ fn predict_into(
     announcer: &Announcer,
 ) -> Result<(Predictions, u32, u64), Error> {
     let (levels, takes_point) = subject.levels(options.point)?;
-    let staged = train::stage_data(&subject.config, Some(subject.meta.clone()), dirs.staged, announcer)?;
+    let staged = staging::stage_data(&subject.config, Some(subject.meta.clone()), dirs.staged, announcer)?;
     subject.check_known(&staged.meta, options)?;
     for message in lost(&staged.meta.report) {
         announcer.send(EventKind::Warned { message });
@@ -401,10 +251,10 @@ fn gather_output(
     point: bool,
     replace: bool,
 ) -> Result<Gathered, Error> {
-    let mut versions = train::versions();
+    let mut versions = stamp::versions();
     versions.extend(subject.engine.iter().map(|packed| ("engine".to_owned(), packed.target.name().to_owned())));
     let checkpoint = subject.digest.clone();
-    let wall_time = train::wall_time();
+    let wall_time = stamp::wall_time();
     let request = gather::Request { output, replace, staged, checkpoint, levels, point, versions, wall_time };
     Ok(gather::predictions(&request, ledger, &mut |_| {})?)
 }

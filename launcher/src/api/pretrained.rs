@@ -1,6 +1,6 @@
 //! Fine-tuning and resuming: what a training takes from a pretrained model, or from its own earlier checkpoints.
 
-use super::{checkpoints::sound_checkpoint, train::wall_time};
+use super::{checkpoints::sound_checkpoint, stamp::wall_time};
 use crate::{Error, error::Usage};
 use enn_checkpoint::convert::{self, Form};
 use enn_common::{
@@ -192,7 +192,7 @@ fn difference(own: &StagedMeta, parent: &StagedMeta) -> Option<String> {
 mod tests {
     use super::*;
     use crate::{
-        api::{TrainOptions, load_config, train},
+        api::{TrainOptions, lead, load_config, staging, train},
         error::Usage,
         facts::Facts,
     };
@@ -225,7 +225,7 @@ mod tests {
         fs::write(at("b.toml"), TOML.replace("\"x\"", "\"x\", \"z\"")).unwrap();
         fs::write(at("a.csv"), table(0)).unwrap();
         let config = load_config(Path::new("a.toml"), &[], &facts).unwrap();
-        let staged = train::stage(&config, &at("staged"), Mode::Quiet).unwrap();
+        let staged = staging::stage(&config, &at("staged"), Mode::Quiet).unwrap();
         let run = RunDir::create(&at("runs"), "a", time::OffsetDateTime::now_utc()).unwrap();
         run.write_config(&config).unwrap();
         run.link_staged(&staged.dir).unwrap();
@@ -234,7 +234,7 @@ mod tests {
         let mut shard = ShardWriter::create(&being_written, 0).unwrap();
         shard.whole("model.w", TensorDType::F32, &[1], &[0; 4]).unwrap();
         let tables = [shard.finish().unwrap()];
-        let draft = train::draft(&run.id(), &config, &staged.meta).unwrap();
+        let draft = lead::draft(&run.id(), &config, &staged.meta).unwrap();
         let draft = enn_common::checkpoint::Draft { step: 40, epoch: 2, ..draft };
         commit(&being_written, &run.checkpoints().join(name::committed(40)), &tables, draft).unwrap();
         let path = run.path().to_owned();

@@ -1,12 +1,15 @@
 //! `serve`: serves a run's model by HTTP with worker processes, or an exported model with its own runtime.
 
 mod artifact;
+mod options;
+
+pub use options::ServeOptions;
 
 use super::{
     launch,
     predict::{PredictOptions, Subject},
     predict_client::{PredictClient, ScratchDir},
-    stream::WorkDir,
+    work_dir::WorkDir,
 };
 use crate::{
     Error,
@@ -15,35 +18,13 @@ use crate::{
     facts::Facts,
 };
 use crossbeam_channel::Receiver;
-use enn_common::config::train::Precision;
 use enn_process::{STOP_SIGNALS, Signals, next_signal};
-use enn_serve::{Answers, Drained, Engine, EngineError, Failure, Limits, ServeError, Server, Settings, Start, Token};
+use enn_serve::{Answers, Drained, Engine, EngineError, Failure, ServeError, Server, Settings, Start, Token};
 use nix::sys::signal::Signal;
-use std::{
-    io,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{io, path::Path};
 
 /// Directory of temporary files of requests for exported models, below the user's cache directory.
 const SCRATCH: &str = "serve";
-
-#[derive(Debug, Clone)]
-pub struct ServeOptions {
-    pub address: SocketAddr,
-    /// The file with the bearer token that clients must send.
-    pub token_file: Option<PathBuf>,
-    pub limits: Limits,
-    pub workers: u32,
-    /// Maximum time to finish open requests at the end.
-    pub grace: Duration,
-    /// The number format of the encoder.
-    pub precision: Precision,
-    /// Whether clients may open streams, whose state is carried from row to row; an artifact exported with `stream` supports them anyway.
-    pub stream: bool,
-    pub overrides: Vec<super::Override>,
-}
 
 /// The end of a server: its signal and requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! `enn completions`, and `--print-completion` as newer releases of torchrun have it.
 
-use super::{output, run::Torchrun};
-use crate::{Error, torchrun::Dialect};
-use clap::{Command, CommandFactory};
+use super::output;
+use crate::Error;
+use clap::Command;
 use clap_complete::Shell;
 use std::collections::BTreeSet;
 
@@ -25,16 +25,13 @@ pub(super) enum AnyShell {
     Powershell,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Error> {
-    output::bytes(&generated(args.shell, super::command(), "enn"))
+/// Prints the completions of `command`, the command line of `enn`.
+pub(super) fn run(args: &Args, command: Command) -> Result<(), Error> {
+    output::bytes(&generated(args.shell, command, "enn"))
 }
 
-/// Prints the completions of `enn`, or of torchrun's command line under this name.
-pub(super) fn print(shell: AnyShell, dialect: Dialect, name: &str) -> Result<(), Error> {
-    let (command, name) = match dialect {
-        Dialect::Enn => (super::command(), "enn"),
-        Dialect::Torchrun => (Torchrun::command(), name),
-    };
+/// Prints the completions of `command` under a name.
+pub(super) fn print(shell: AnyShell, command: Command, name: &str) -> Result<(), Error> {
     let text = match shell {
         AnyShell::Tcsh => tcsh(&command, name).into_bytes(),
         AnyShell::Bash => generated(Shell::Bash, command, name),
@@ -69,11 +66,15 @@ fn tcsh(command: &Command, name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{command::Cli, run::Torchrun},
+        *,
+    };
+    use clap::CommandFactory;
 
     #[test]
     fn tcsh_completes_subcommands_and_flags() {
-        let enn = tcsh(&super::super::command(), "enn");
+        let enn = tcsh(&Cli::command(), "enn");
         assert!(enn.starts_with("complete enn 'c/--/(") && enn.contains(" nproc-per-node "), "{enn}");
         assert!(enn.contains("'p/1/(run warm train ") && !enn.contains(" runtime "), "{enn}");
         let torchrun = tcsh(&Torchrun::command(), "torchrun");

@@ -1,11 +1,14 @@
 //! Parses the command line of this process. Flags of a newer torchrun before the program are ignored with a note.
 
-use super::{Cli, Command, run};
+use super::{
+    command::{Cli, Command},
+    run::{Torchrun, Words},
+};
 use crate::{
     facts::Facts,
-    torchrun::{self, Dialect, Flags, RunError},
+    torchrun::{self, Dialect, RunError},
 };
-use clap::{Args, CommandFactory, Parser, error::ErrorKind, parser::ValueSource};
+use clap::{CommandFactory, Parser, error::ErrorKind};
 use std::ffi::OsString;
 
 /// An error in a command line.
@@ -15,15 +18,6 @@ pub(super) enum LineError {
     Parser(clap::Error),
     /// The program to run cannot be found among the arguments.
     Run(Box<RunError>),
-}
-
-/// The words of a command line, the program's name first.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Words {
-    /// The words as typed.
-    pub(super) typed: Vec<OsString>,
-    /// The words without ignored flags.
-    pub(super) known: Vec<OsString>,
 }
 
 /// Reads the words of a command line, the program's name first.
@@ -52,7 +46,7 @@ pub(super) fn parse(words: Vec<OsString>, dialect: Dialect) -> Result<Command, L
 
 pub(super) fn parse_known(words: &[OsString], dialect: Dialect) -> Result<Command, clap::Error> {
     match dialect {
-        Dialect::Torchrun => run::Torchrun::try_parse_from(words).map(|torchrun| Command::Run(Box::new(torchrun.args))),
+        Dialect::Torchrun => Torchrun::try_parse_from(words).map(|torchrun| Command::Run(Box::new(torchrun.args))),
         Dialect::Enn => Cli::try_parse_from(words).map(|cli| cli.command),
     }
 }
@@ -66,29 +60,9 @@ fn typed(command: Command, words: Words, notes: Vec<String>) -> Command {
 
 fn definition(dialect: Dialect) -> clap::Command {
     match dialect {
-        Dialect::Torchrun => run::Torchrun::command(),
+        Dialect::Torchrun => Torchrun::command(),
         Dialect::Enn => Cli::command().find_subcommand("run").cloned().unwrap_or_default(),
     }
-}
-
-/// Returns the given flags that torchrun does not have.
-pub(super) fn beyond_torchrun(words: &[OsString], dialect: Dialect) -> Vec<String> {
-    let theirs = Flags::augment_args(clap::Command::default());
-    let is_theirs = |id: &clap::Id| theirs.get_arguments().any(|argument| argument.get_id() == id);
-    let whole = match dialect {
-        Dialect::Torchrun => run::Torchrun::command(),
-        Dialect::Enn => Cli::command(),
-    };
-    // The words have been parsed successfully before.
-    let matches = whole.try_get_matches_from(words).unwrap_or_default();
-    let matches = matches.subcommand().map_or(&matches, |(_, matches)| matches);
-    let definition = definition(dialect);
-    let own = definition.get_arguments().filter(|argument| !is_theirs(argument.get_id()));
-    let given = own.filter(|argument| {
-        matches.try_contains_id(argument.get_id().as_str()).is_ok()
-            && matches.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine)
-    });
-    given.filter_map(|argument| argument.get_long()).map(|long| format!("--{long}")).collect()
 }
 
 #[cfg(test)]
@@ -97,16 +71,6 @@ mod tests {
 
     fn words(line: &str) -> Vec<OsString> {
         line.split(' ').map(OsString::from).collect()
-    }
-
-    #[test]
-    fn flags_of_ours_are_told_from_torchruns() {
-        let own = |line: &str, dialect| beyond_torchrun(&words(line), dialect);
-        let line = "enn run --rdzv-backend etcd --grace 2 --nproc 2 -q --metrics 9000 train.py --hang-timeout 3";
-        assert_eq!(own(line, Dialect::Enn), ["--grace", "--metrics-addr", "--quiet"]);
-        assert_eq!(own("enn run --rdzv-backend etcd -m a.b", Dialect::Enn), [""; 0]);
-        assert_eq!(own("enn-torchrun --store-open --tee 3 train.py", Dialect::Torchrun), ["--store-open"]);
-        assert_eq!(own("torchrun --role a train.py", Dialect::Torchrun), [""; 0]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod bar;
 mod chaos;
 mod ckpt;
+mod command;
 mod completions;
 mod cv;
 mod data;
@@ -36,7 +37,8 @@ mod train;
 mod warm;
 
 use crate::{Error, facts::Facts, torchrun::Dialect};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::CommandFactory;
+use command::{Cli, Command};
 use enn_common::{exit::ExitCode, panics, shown};
 use enn_ui::{message, terminal};
 use line::LineError;
@@ -46,96 +48,6 @@ use tracing_subscriber::{
     layer::SubscriberExt,
     util::SubscriberInitExt,
 };
-
-/// Elastic training and prediction for libtorch.
-#[derive(Debug, Parser)]
-#[command(
-    name = "enn",
-    version,
-    about = "Elastic training and prediction for libtorch",
-    long_about = "Stages data, starts elastic workers, keeps them alive, and gathers what they write.",
-    after_help = exit_codes(),
-    max_term_width = 110,
-    disable_help_subcommand = true,
-    mut_subcommands = with_version,
-)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    #[command(infer_long_args = true, args_override_self = true)]
-    Run(Box<run::Args>),
-    Warm(warm::Args),
-    Train(Box<train::Args>),
-    Predict(Box<predict::Args>),
-    Serve(serve::Args),
-    Evaluate(evaluate::Args),
-    Export(Box<export::Args>),
-    Cv(Box<cv::Args>),
-    Stage(stage::Args),
-    Init(init::Args),
-    Metrics(metrics::Args),
-    Profile(profile::Args),
-    Status(status::Args),
-    Ls(ls::Args),
-    Rm(rm::Args),
-    Gc(gc::Args),
-    Top(top::Args),
-    #[command(flatten)]
-    Request(target_run::RequestCommand),
-    Logs(logs::Args),
-    Kernels(kernels::Args),
-    Chaos(chaos::Args),
-    Ckpt(ckpt::Args),
-    Data(data::Args),
-    Model(model::Args),
-    Slurm(slurm::Args),
-    Doctor(doctor::Args),
-    Completions(completions::Args),
-    Man(man::Args),
-    #[command(hide = true)]
-    Runtime(runtime::Args),
-}
-
-/// Names of the subcommands, for `enn man`; a test compares them with `Command`.
-const NAMES: [&str; 33] = [
-    "run",
-    "warm",
-    "train",
-    "predict",
-    "serve",
-    "evaluate",
-    "export",
-    "cv",
-    "stage",
-    "init",
-    "metrics",
-    "ls",
-    "rm",
-    "gc",
-    "profile",
-    "status",
-    "top",
-    "resize",
-    "pause",
-    "continue",
-    "drain",
-    "stop",
-    "logs",
-    "kernels",
-    "chaos",
-    "ckpt",
-    "data",
-    "model",
-    "slurm",
-    "doctor",
-    "completions",
-    "man",
-    "runtime",
-];
 
 /// Names under which the program has torchrun's command line.
 const TORCHRUN_NAMES: [&str; 2] = ["enn-torchrun", "torchrun"];
@@ -158,7 +70,7 @@ pub fn main() -> std::process::ExitCode {
     let facts = Facts::gather();
     log(&facts);
     terminal::set_dumb(facts.dumb_terminal);
-    let code = match run(command, dialect, &facts) {
+    let code = match execute(command, dialect, &facts) {
         Ok(code) => code,
         Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::Success as u8,
         Err(error) => report(&error, dialect) as u8,
@@ -191,12 +103,15 @@ fn failure(error: &Error, dialect: Dialect) -> ExitCode {
     }
 }
 
-fn run(command: Command, dialect: Dialect, facts: &Facts) -> Result<u8, Error> {
+fn execute(command: Command, dialect: Dialect, facts: &Facts) -> Result<u8, Error> {
     facts.check_private()?;
     let done = |result: Result<(), Error>| result.map(|()| ExitCode::Success);
     let code = match command {
         // The exit code may be that of a worker.
-        Command::Run(args) => return run::run(*args, dialect, facts),
+        Command::Run(args) => match args.completions() {
+            Some(shell) => done(completions::print(shell, whole(dialect), &args.program(dialect))),
+            None => return run::run(*args, dialect, facts),
+        },
         Command::Train(args) => return train::run(&args, facts),
         Command::Cv(args) => return cv::run(&args, facts),
         Command::Predict(args) => predict::run(&args, facts),
@@ -222,28 +137,19 @@ fn run(command: Command, dialect: Dialect, facts: &Facts) -> Result<u8, Error> {
         Command::Warm(args) => done(warm::run(&args, facts)),
         Command::Slurm(args) => done(slurm::run(&args, facts)),
         Command::Doctor(args) => doctor::run(&args, facts),
-        Command::Completions(args) => done(completions::run(&args)),
-        Command::Man(args) => done(man::run(&args)),
+        Command::Completions(args) => done(completions::run(&args, Cli::command())),
+        Command::Man(args) => done(man::run(&args, &Cli::command())),
         Command::Runtime(args) => done(runtime::run(&args)),
     };
     code.map(|code| code as u8)
 }
 
-/// Adds `--version` to a command and its subcommands, which prints the version of the program.
-fn with_version(command: clap::Command) -> clap::Command {
-    let version = clap::Arg::new("version").long("version").short('V').action(clap::ArgAction::Version);
-    let version = version.help("Print version").help_heading("Options").hide(true);
-    command.version(env!("CARGO_PKG_VERSION")).display_name("enn").arg(version).mut_subcommands(with_version)
-}
-
-/// Returns the whole command, for completions and man pages.
-fn command() -> clap::Command {
-    Cli::command()
-}
-
-fn exit_codes() -> String {
-    let lines = ExitCode::ALL.iter().map(|(code, text)| format!("  {:>3}  {text}", *code as u8));
-    format!("Exit codes:\n{}", lines.collect::<Vec<_>>().join("\n"))
+/// Returns the whole command line.
+fn whole(dialect: Dialect) -> clap::Command {
+    match dialect {
+        Dialect::Enn => Cli::command(),
+        Dialect::Torchrun => run::Torchrun::command(),
+    }
 }
 
 fn log(facts: &Facts) {

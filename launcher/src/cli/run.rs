@@ -1,23 +1,28 @@
 //! `enn run`, and `enn-torchrun`.
 
-use super::{
-    completions::{self, AnyShell},
-    flags::Scrape,
-    line::{self, Words},
-};
+use super::{completions::AnyShell, flags::Scrape};
 use crate::{
     Error,
     api::{self, RunOptions},
     facts::Facts,
     torchrun::{self, Dialect, EnnFlags, Flags, RunError, TorchPlugIn},
 };
-use enn_common::exit::ExitCode;
+use clap::{Args as _, CommandFactory, parser::ValueSource};
 use enn_ui::{Mode, message};
 use std::{
     ffi::{OsStr, OsString},
     os::unix::process::CommandExt,
     path::Path,
 };
+
+/// The words of a command line, the program's name first.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Words {
+    /// The words as typed.
+    pub(super) typed: Vec<OsString>,
+    /// The words without ignored flags.
+    pub(super) known: Vec<OsString>,
+}
 
 /// Run a program on many workers, as torchrun does, with torchrun's flags
 ///
@@ -55,6 +60,22 @@ impl Args {
         self.words = words;
         self.flags.notes = notes;
         self
+    }
+
+    /// Returns the shell whose completions are printed instead of a run.
+    pub(super) const fn completions(&self) -> Option<AnyShell> {
+        self.print_completion
+    }
+
+    /// Returns the name under which this program was started, by which completions go.
+    pub(super) fn program(&self, dialect: Dialect) -> String {
+        match dialect {
+            Dialect::Enn => "enn".to_owned(),
+            Dialect::Torchrun => {
+                let name = self.words.typed.first().and_then(|word| Path::new(word).file_name());
+                name.unwrap_or_default().to_string_lossy().into_owned()
+            }
+        }
     }
 }
 
@@ -103,12 +124,7 @@ pub(super) struct Torchrun {
 
 /// Runs the program; returns the exit status. torchrun ends with 1 where `enn run` distinguishes causes.
 pub(super) fn run(args: Args, dialect: Dialect, facts: &Facts) -> Result<u8, Error> {
-    let Args { mut flags, own, scrape, show, print_completion, words } = args;
-    if let Some(shell) = print_completion {
-        let name = words.typed.first().and_then(|word| Path::new(word).file_name()).unwrap_or_default();
-        completions::print(shell, dialect, &name.to_string_lossy())?;
-        return Ok(ExitCode::Success as u8);
-    }
+    let Args { mut flags, own, scrape, show, words, .. } = args;
     flags.command = without_separator(flags.command, &facts.argv);
     let options =
         RunOptions { runs_dir: own.runs_dir.clone(), mode: show.mode(), dialect, metrics_addr: scrape.metrics_addr };
@@ -129,7 +145,7 @@ pub(super) fn run(args: Args, dialect: Dialect, facts: &Facts) -> Result<u8, Err
 
 /// Replaces this process by torch's own torchrun. Returns only on failure.
 fn hand_over(plug_in: &TorchPlugIn, flags: &Flags, words: &Words, dialect: Dialect, facts: &Facts) -> RunError {
-    let own = line::beyond_torchrun(&words.known, dialect);
+    let own = beyond_torchrun(&words.known, dialect);
     let first = match dialect {
         Dialect::Torchrun => 1,
         Dialect::Enn => 2,
@@ -145,6 +161,25 @@ fn hand_over(plug_in: &TorchPlugIn, flags: &Flags, words: &Words, dialect: Diale
     }
 }
 
+/// Returns the given flags that torchrun does not have. Both command lines have the same; `enn run` has one word more before them.
+fn beyond_torchrun(words: &[OsString], dialect: Dialect) -> Vec<String> {
+    let theirs = Flags::augment_args(clap::Command::default());
+    let is_theirs = |id: &clap::Id| theirs.get_arguments().any(|argument| argument.get_id() == id);
+    let name = match dialect {
+        Dialect::Torchrun => 0,
+        Dialect::Enn => 1,
+    };
+    let definition = Torchrun::command();
+    // The words have been parsed successfully before.
+    let matches = definition.clone().try_get_matches_from(words.get(name..).unwrap_or_default()).unwrap_or_default();
+    let own = definition.get_arguments().filter(|argument| !is_theirs(argument.get_id()));
+    let given = own.filter(|argument| {
+        matches.try_contains_id(argument.get_id().as_str()).is_ok()
+            && matches.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine)
+    });
+    given.filter_map(|argument| argument.get_long()).map(|long| format!("--{long}")).collect()
+}
+
 /// Removes a `--` directly after the program, like torchrun's parser, unless a `--` before the program has ended torchrun's flags already.
 pub(super) fn without_separator(mut command: Vec<OsString>, argv: &[String]) -> Vec<OsString> {
     let before = argv.len().checked_sub(command.len() + 1).and_then(|index| argv.get(index));
@@ -152,4 +187,23 @@ pub(super) fn without_separator(mut command: Vec<OsString>, argv: &[String]) -> 
         command.remove(1);
     }
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn flags_of_ours_are_told_from_torchruns() {
+        let own = |line: &str, dialect| beyond_torchrun(&words(line), dialect);
+        let line = "enn run --rdzv-backend etcd --grace 2 --nproc 2 -q --metrics 9000 train.py --hang-timeout 3";
+        assert_eq!(own(line, Dialect::Enn), ["--grace", "--metrics-addr", "--quiet"]);
+        assert_eq!(own("enn run --rdzv-backend etcd -m a.b", Dialect::Enn), [""; 0]);
+        assert_eq!(own("enn-torchrun --store-open --tee 3 train.py", Dialect::Torchrun), ["--store-open"]);
+        assert_eq!(own("torchrun --role a train.py", Dialect::Torchrun), [""; 0]);
+    }
 }

@@ -1,7 +1,8 @@
 //! Help is part of the interface: it is kept as snapshots. Every subcommand has help, a man page and completions.
 
+use super::man::NAMES;
 use super::*;
-use clap::CommandFactory;
+use clap::{CommandFactory, Parser};
 use std::{fs, path::PathBuf};
 
 mod releases;
@@ -131,12 +132,12 @@ fn command_lines_of_convert_diff_prune_verify_and_transfer() {
     }
 }
 
-/// README.md and the pages of the crates: their paths and texts.
+/// README.md, CONTRIBUTING.md and the pages of the folders: their paths and texts.
 fn pages() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut folders: Vec<_> =
-        ["launcher", "export", "worker", "examples", "tests/bench"].map(|name| root.join(name)).into();
-    let mut paths = vec![root.join("README.md")];
+        ["launcher", "worker", "docs", "examples", "tests/bench"].map(|name| root.join(name)).into();
+    let mut paths = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

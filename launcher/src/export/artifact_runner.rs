@@ -213,7 +213,7 @@ impl ArtifactRunner {
             let mut row = row.to_vec();
             let status = match &self.shape.histories {
                 Some(histories) => histories.judged(x, &mut row, &self.shape.blind),
-                None => RowStatus::judged(x, &mut row, &self.shape.blind),
+                None => RowStatus::judged(x, &row, &self.shape.blind),
             };
             let is_nothing = status == RowStatus::NoInput;
             predictions.values.extend(row.iter().map(|value| if is_nothing { f32::NAN } else { *value }));

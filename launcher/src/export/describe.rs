@@ -147,6 +147,8 @@ fn how(feature: &FeatureMeta, layout: Option<&Layout>) -> String {
     }
 }
 
+/// Builds the sidecar of an artifact of `subject`.
+#[expect(clippy::too_many_arguments, reason = "the description of an artifact is made of eight independent values")]
 pub fn sidecar(
     subject: &Subject,
     target: Target,

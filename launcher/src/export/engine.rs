@@ -1,7 +1,7 @@
 //! PT2 archives and packages of AOTInductor in a worker process of their own (`enn_common::wire::engine`): a crash of libtorch
 //! there is an error here.
 
-use super::tools;
+use super::limits;
 use crossbeam_channel::Receiver;
 use enn_cluster::agent::{PipeError, Piped, WorkerSpec, device};
 use enn_common::{
@@ -60,7 +60,7 @@ impl EngineRunner {
         });
         let mut piped = started.map_err(ExportError::io(&worker.program))?;
         let path = artifact.path.clone();
-        let limits = tools::runs();
+        let limits = limits::runs();
         let lacks = "let ENN_WORKER name a worker of this enn's version".to_owned();
         let task = Task { what: "libtorch", path, limits, lacks, other: "onnx" };
         let begin = EngineSetup {

@@ -9,6 +9,7 @@ mod draft_dir;
 mod engine;
 mod files;
 mod forms;
+mod limits;
 mod outcome;
 mod packed;
 mod pythons;

@@ -1,12 +1,15 @@
 //! The tools that make and run artifacts: libraries and environments where they were found, and a worker for libtorch's formats.
 
-use super::{Artifact, EngineRunner, Pythons};
+use super::{
+    Artifact, EngineRunner, Pythons,
+    limits::{makes, runs},
+};
 use enn_cluster::agent::WorkerSpec;
-use enn_common::{config::train::Device, fs::memory, secrets, wire::engine::Engine};
+use enn_common::{config::train::Device, secrets, wire::engine::Engine};
 use enn_export::{
     ExportError, Model, Ports, Runner, Target, litert,
     maker::{
-        Limits, Made, aoti,
+        Made, aoti,
         apart::{self, Library},
         executorch::{self, Delegate},
         prepare::{self, Backend},
@@ -17,7 +20,6 @@ use enn_export::{
 use std::{
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
 };
 
 #[derive(Debug, Clone)]
@@ -36,20 +38,6 @@ pub struct Tools {
 
 /// Program that is started when no Python was found, so that the system reports the error.
 const PYTHON: &str = "python3";
-/// Longest time to load an artifact, and the default for an answer.
-const RUNS_TIME_MAX: Duration = Duration::from_secs(600);
-/// Memory that is always allowed, in bytes, however little is free: libraries ask for more than they use.
-const MEMORY_BYTES_LEAST: u64 = 4 << 30;
-
-/// Returns the limits of tools that make artifacts: no memory that other processes would have to give up.
-fn makes() -> Limits {
-    let free = memory::available_bytes().unwrap_or(Limits::MAKES.memory_bytes);
-    Limits { memory_bytes: free.max(MEMORY_BYTES_LEAST), ..Limits::MAKES }
-}
-
-pub(super) fn runs() -> Limits {
-    Limits { time: RUNS_TIME_MAX, ..makes() }
-}
 
 impl Tools {
     /// Makes an artifact from another by the target's own tool; `old` is a package whose code is reused instead of compiling anew.

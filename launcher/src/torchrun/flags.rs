@@ -1,5 +1,5 @@
 //! The flags of torchrun 2.8 to 2.15, as typed: texts, not yet parsed. Each is known by both spellings, `-` and `_`, and by its
-//! variable PET_<NAME>; the flag wins over the variable, the variable over the default.
+//! variable `PET_<NAME>`; the flag wins over the variable, the variable over the default.
 
 use super::{RunError, values::Expected};
 use std::{

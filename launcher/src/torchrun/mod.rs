@@ -4,6 +4,7 @@
 //! **Invariant:** nothing is started here, except a Python that lists its plug-ins, and nothing is written, except the user's
 //! own token file when several nodes need one and it does not exist.
 
+mod dialect;
 mod endpoint;
 mod enn_flags;
 mod error;
@@ -17,10 +18,11 @@ mod torch_plug_in;
 mod unknown;
 mod values;
 
+pub use dialect::Dialect;
 pub use enn_flags::EnnFlags;
 pub use error::RunError;
 pub use flags::{Flags, RendezvousFlags};
-pub use resolve::{Dialect, Launch, rendezvous, resolve};
+pub use resolve::{Launch, rendezvous, resolve};
 pub use torch_plug_in::{TorchPlugIn, requested_plug_in};
 pub use unknown::{RecognizedWords, remove_unknown_flags};
 

@@ -1,7 +1,7 @@
 //! The translation of flags into a group's specification.
 
 use super::{
-    EnnFlags, Flags, RunError,
+    Dialect, EnnFlags, Flags, RunError,
     preload::{self, PreloadChoice},
     program, rendezvous_flags, token,
     torch_plug_in::DEFAULT_LOGS,
@@ -34,15 +34,6 @@ const SHUTDOWN_TIMEOUT: &str = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
 const SIGNALS: &str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
 /// torchrun's methods of starting functions; programs are always started in the same way.
 const START_METHODS: [&str; 3] = ["spawn", "fork", "forkserver"];
-
-/// Program whose command line it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dialect {
-    /// `enn run`.
-    Enn,
-    /// `enn-torchrun`, which follows torchrun where the two differ.
-    Torchrun,
-}
 
 /// A launch that is ready to begin, except for its directories.
 #[derive(Debug, Clone)]

@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** pure; one event gives the lines for it, from the event and the view that already holds it.
 
+pub use super::model::ANY_PROGRAM;
 use super::{
     classes, failure, format, metrics,
     model::{RunView, out_of_memory, straggler},
@@ -16,9 +17,6 @@ use enn_common::{
     staged::meta::CleaningReport,
 };
 use std::collections::BTreeMap;
-
-/// Mode of a run of any program, as RunStarted says it.
-pub const ANY_PROGRAM: &str = "run";
 
 /// The importance of a line, by which the display chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,6 +5,7 @@
 
 mod nodes;
 mod processes;
+mod rounds;
 mod training;
 mod unrecorded;
 
@@ -25,6 +26,9 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
 };
+
+/// Mode of a run of any program, as RunStarted says it.
+pub const ANY_PROGRAM: &str = "run";
 
 /// The state of a run after the events so far.
 #[derive(Debug, Clone, Default, PartialEq)]

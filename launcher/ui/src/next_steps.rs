@@ -2,7 +2,10 @@
 //!
 //! **Invariant:** pure; every command that is named is one that works on a run in this state.
 
-use super::{lines::ANY_PROGRAM, model::RunView, report};
+use super::{
+    model::{ANY_PROGRAM, RunView},
+    report,
+};
 use enn_common::{checkpoint::name, exit::ExitCode};
 use std::path::Path;
 

@@ -2,10 +2,7 @@
 //!
 //! **Invariant:** pure. The caller passes whether the launcher lives, since a killed launcher records no end.
 
-use super::{
-    lines::ANY_PROGRAM,
-    model::{NodeState, NodeView, RunView, SessionView, WorkerView},
-};
+use super::model::{ANY_PROGRAM, NodeState, NodeView, RunView, SessionView, WorkerView};
 use enn_process::signal;
 use nix::sys::signal::Signal;
 use std::{fmt, time::Duration};

@@ -1,6 +1,6 @@
-"""The ENN model of worker/src/model written as one would in PyTorch: the peer of the step benches. Not shipped.
+"""The ENN model of worker/model/src/model written as one would in PyTorch: the peer of the step benches. Not shipped.
 
-Names and shapes follow the table in worker/src/model/mod.rs, so that the parameter count can be compared.
+Names and shapes follow the table in worker/model/src/model/mod.rs, so that the parameter count can be compared.
 """
 
 import math

@@ -7,6 +7,7 @@
 //! **Invariant:** no parameter is ever re-allocated after `build`; loading copies into the existing storage.
 
 mod buckets;
+mod group;
 mod init;
 mod layout;
 mod sharded;
@@ -14,6 +15,7 @@ mod tree;
 
 pub use crate::autograd::{BucketId, ParamId};
 pub use buckets::GradBuckets;
+pub use group::Group;
 pub use init::Init;
 pub use layout::{Layout, Run, Segment, Share};
-pub use tree::{Group, LoadError, ParamBuilder, Params};
+pub use tree::{LoadError, ParamBuilder, Params};

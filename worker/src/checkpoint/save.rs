@@ -138,7 +138,7 @@ fn cut(whole: BoxOf, part: &Tensor, bytes_max: u64) -> Result<Vec<(BoxOf, Tensor
     let each = (bytes_max / (bytes / rows)).max(1);
     let cut = (0..rows).step_by(usize::try_from(each).unwrap_or(usize::MAX)).map(|begin| {
         let mut one = whole.clone();
-        one.offsets[0] = one.offsets[0] + begin;
+        one.offsets[0] += begin;
         one.sizes[0] = each.min(rows - begin);
         let part = part.f_narrow(0, begin.cast_signed(), one.sizes[0].cast_signed())?;
         Ok((one, part))

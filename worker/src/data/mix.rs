@@ -29,8 +29,8 @@ impl Mix {
         let mut first_draw = 0;
         let parts = rows.iter().zip(draws(rows, weights)).map(|(&rows, draws)| {
             let part = MixSource { rows: (first_row, rows), draws: (first_draw, draws) };
-            first_row = first_row + rows;
-            first_draw = first_draw + draws;
+            first_row += rows;
+            first_draw += draws;
             part
         });
         Self { parts: parts.collect() }

@@ -171,7 +171,7 @@ impl Calls {
 fn repeated(op: &OpKernels, times: u64) -> OpKernels {
     let mut op = op.clone();
     for calls in op.ran.values_mut() {
-        calls.calls = calls.calls * times;
+        calls.calls *= times;
         calls.checked = 0;
     }
     op.passed_over.values_mut().for_each(|calls| *calls *= times);

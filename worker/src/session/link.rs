@@ -88,7 +88,7 @@ impl Rounds {
     /// The launcher said what became of the checkpoint of `step`.
     fn settled(&self, step: u64) {
         let mut running = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        running.checkpoints = running.checkpoints + 1;
+        running.checkpoints += 1;
         running.settled = Some(step);
         self.changed.notify_all();
     }

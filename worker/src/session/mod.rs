@@ -58,7 +58,7 @@ mod unix;
 pub use error::SessionError;
 pub use kernels::KernelTask;
 pub use predict::{PredictTask, predict};
-pub use program::program;
+pub use program::{end, program};
 pub use report::{Recorder, Reporter};
 pub use train::{Ended, Outcome, RoundTask, TrainTask, Training, train};
 

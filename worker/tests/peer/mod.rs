@@ -1,11 +1,15 @@
 //! Peers of a test of collectives: the test's own binary started again as another rank, and the store where they meet.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something is wrong")]
+#![expect(clippy::disallowed_methods, reason = "the environment is how a test names its child's part")]
+
+use crate::again;
 use enn_broker::tcpstore::{Limits, StoreHandle, serve};
 use enn_worker::comm::{Store, StoreAddr};
 use std::{
     env,
     net::Ipv4Addr,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     time::Duration,
 };
 
@@ -42,15 +46,11 @@ impl Drop for Peer {
     }
 }
 
-/// Starts the test `child` of this binary as `rank` of `size`.
-pub(crate) fn peer(port: u16, rank: u32, size: u32, part: &str) -> Peer {
-    let child = Command::new(env::current_exe().unwrap())
-        .args(["child", "--exact", "--ignored", "--nocapture"])
-        .env(PART, format!("{port} {rank} {size} {part}"))
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    Peer(child)
+/// Starts the test `child` of a module of this binary (`module_path!()`) as `rank` of `size`.
+pub(crate) fn peer(module: &str, port: u16, rank: u32, size: u32, part: &str) -> Peer {
+    let mut command = again::command(module, "child");
+    command.env(PART, format!("{port} {rank} {size} {part}")).stdout(Stdio::null());
+    Peer(command.spawn().unwrap())
 }
 
 /// What this process was started for: port, rank, size, and a word; nothing in a process that is no peer.

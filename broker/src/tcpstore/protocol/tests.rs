@@ -1,7 +1,6 @@
 //! Any split gives the same requests; what breaks a limit is refused before its bytes are waited for.
 
 use super::*;
-use crate::tcpstore::table::{Key, Value};
 use proptest::prelude::*;
 
 /// A request that owns what it says.

@@ -3,10 +3,7 @@
 use super::{ClientConnection, StoreServer, Violation};
 use crate::tcpstore::{connection::End, table::ClientId};
 use enn_common::descriptors;
-use mio::{
-    Interest, Token,
-    net::{TcpListener, TcpStream},
-};
+use mio::{Interest, Token, net::TcpStream};
 use std::{
     io::{self, ErrorKind},
     net::SocketAddr,
@@ -15,13 +12,6 @@ use std::{
 
 /// Time that every client has for its handshake, even when there are many.
 const HANDSHAKE_SOON: Duration = Duration::from_secs(1);
-
-pub(super) struct ListenSocket {
-    pub(super) listener: TcpListener,
-    pub(super) token: Token,
-    /// Connections may be waiting for which no event will come.
-    pub(super) pending: bool,
-}
 
 impl StoreServer {
     pub(super) fn accept(&mut self, max: usize, now: Instant) {

@@ -1,5 +1,7 @@
 //! Slow and malicious clients over real sockets, while a good one measures how long it waits.
 
+#![expect(clippy::disallowed_methods, reason = "some tests are about what time does to clients that do nothing")]
+
 use super::tests::{Client, PATIENCE, k, local};
 use super::*;
 use crate::tcpstore::protocol::tests::{Said, encode, handshake, request};

@@ -215,7 +215,8 @@ fn what_is_counted_is_what_is_taken() {
     // Just above the sizes at which tables double: they are as empty as they get.
     let count: u64 = 118_000;
     let key = |at: u64| k(&format!("{at:08}"));
-    let fill: [(&str, fn(u64, Key) -> (ClientId, Request)); 5] = [
+    type Fill = fn(u64, Key) -> (ClientId, Request);
+    let fill: [(&str, Fill); 5] = [
         ("values", |_, key| (1, Request::Set(key, vec![1]))),
         ("queues", |_, key| (1, Request::QueuePush(key, vec![1]))),
         ("a queue", |_, _| (1, Request::QueuePush(k("q"), vec![1]))),

@@ -1,5 +1,6 @@
 //! What `.metadata` says: every tensor with its shape and chunks, every value, and where their items are.
 
+mod error;
 mod read;
 mod write;
 
@@ -11,7 +12,7 @@ use super::{
 use crate::fs::RelPath;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-pub use read::MetadataError;
+pub use error::{MergeError, MetadataError};
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Metadata {
@@ -60,22 +61,6 @@ pub struct StoredPlace {
     pub length: u64,
     /// Transformations that were applied when writing ("stream.zstd/1"); none in what we write.
     pub transforms: Vec<String>,
-}
-
-/// Why the tables of the ranks do not make one checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum MergeError {
-    #[error("two ranks say that they wrote {file}")]
-    SameFile { file: String },
-    #[error("the shard name {file:?} is not a plain file name")]
-    FileName { file: String },
-    #[error("tensor {fqn}: {file} says {found}, another shard says {expected}")]
-    Disagree { fqn: String, file: String, found: String, expected: String },
-    #[error("tensor {fqn}: {source}")]
-    Coverage { fqn: String, source: Box<CoverageError> },
-    /// A value is in two shards, or a name is a tensor in one and a value in the other.
-    #[error("{fqn} is in {file} and in another shard")]
-    Twice { fqn: String, file: String },
 }
 
 impl TensorEntry {

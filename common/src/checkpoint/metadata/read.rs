@@ -1,38 +1,17 @@
 //! Reads `.metadata`, ours and PyTorch's (2.2 to 2.15): fields set by BUILD or given to constructors, 5 or 6 properties.
 
-use super::{Metadata, PathPart, StoredChunk, StoredPlace, TensorEntry};
+use super::{
+    Metadata, PathPart, StoredChunk, StoredPlace, TensorEntry,
+    error::{MetadataError, VERSION_MAJOR},
+};
 use crate::checkpoint::{
     boxes::Region,
     torch::METADATA_GLOBALS,
     tree::{Tree, TreeId, TreeNode},
-    unpickle::{UnpickleError, unpickle},
+    unpickle::unpickle,
 };
-use crate::fs::{PathError, RelPath};
+use crate::fs::RelPath;
 use std::collections::{BTreeMap, HashMap};
-
-/// Why `.metadata` was refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum MetadataError {
-    #[error(transparent)]
-    Pickle(#[from] UnpickleError),
-    #[error("{name} has no {field} that can be read")]
-    Field { name: String, field: &'static str },
-    #[error("{name} at {offsets:?} is listed, but no file holds it")]
-    NoPlace {
-        name: String,
-        /// Beginning of the chunk; empty for a value.
-        offsets: Vec<u64>,
-    },
-    #[error("{name} is said to lie elsewhere: {source}")]
-    Path { name: String, source: PathError },
-    #[error("found version {found:?}, expected {VERSION_MAJOR}.…; hint: copy it with the PyTorch that wrote it")]
-    Version { found: String },
-    #[error("two ranks disagree on the type or shape of {name}")]
-    Disagree { name: String },
-}
-
-/// The version of the format that is read, up to its first point. PyTorch 2.6 writes none, later ones 1.0.0.
-const VERSION_MAJOR: &str = "1";
 
 /// Containers around a tensor. PyTorch's own recursion would not go deeper either.
 const PATH_PARTS_MAX: usize = 64;

@@ -84,6 +84,8 @@ pub(super) fn resolve(mut section: Section<'_>, whole: bool, errors: &mut Vec<Co
 
 impl Default for ModelConfig {
     fn default() -> Self {
-        Self { by_rows: false, ..resolve(Section::empty(), false, &mut Vec::new()) }
+        let mut model = resolve(Section::empty(), false, &mut Vec::new());
+        model.by_rows = false;
+        model
     }
 }

@@ -136,7 +136,9 @@ fn is_list(node: &RawNode) -> bool {
 
 impl Default for TrainConfig {
     fn default() -> Self {
-        Self { rate_by_rows: false, ..resolve(Section::empty(), Loss::Huber, &mut Vec::new()) }
+        let mut train = resolve(Section::empty(), Loss::Huber, &mut Vec::new());
+        train.rate_by_rows = false;
+        train
     }
 }
 

@@ -4,8 +4,8 @@ use super::{
     ConvertError, Form,
     copy::copy_checkpoint,
     native::Native,
+    python,
     safetensors::{MappedFile, Stored},
-    source::Source,
 };
 use enn_common::{
     artifact::model_card::{self, CardTensor, Findings, ModelCard},
@@ -216,7 +216,7 @@ fn refuse_native(path: &Path, file: &StateFile) -> Result<(), ConvertError> {
         return Ok(());
     }
     let tensors = file.tensors().filter(|(name, ..)| name.starts_with("state_dict.")).count();
-    let value = |key: &str| file.values().get(key).map(Source::plain).unwrap_or_default();
+    let value = |key: &str| file.values().get(key).map(python::plain).unwrap_or_default();
     let settings = file.values().keys().filter(|name| name.starts_with("config.")).count();
     let about = format!("in_dim {}, out_shape {}, {settings} settings", value("in_dim"), value("out_shape"));
     Err(ConvertError::Native { path: path.to_path_buf(), about, tensors })

@@ -8,6 +8,7 @@ mod diff;
 mod error;
 mod load;
 mod native;
+mod python;
 mod safetensors;
 mod save;
 mod select;

@@ -1,6 +1,6 @@
 //! The contents of a checkpoint or a saved model of any form: names, types, shapes, plain values.
 
-use super::{ConvertError, native::Native, source::Source};
+use super::{ConvertError, native::Native, python, source::Source};
 use std::path::{Path, PathBuf};
 
 const VALUE_CHARS_MAX: usize = 160;
@@ -45,7 +45,7 @@ pub fn contents(path: &Path) -> Result<Contents, ConvertError> {
     let tensors = source.tensors()?.into_iter().map(|one| (one.name, one.element.torch(), one.shape)).collect();
     let value = |name: String| {
         let text =
-            source.value(&name).map_or_else(|error| format!("not understood: {error}"), |value| Source::plain(&value));
+            source.value(&name).map_or_else(|error| format!("not understood: {error}"), |value| python::plain(&value));
         let cut: String = text.chars().take(VALUE_CHARS_MAX).collect();
         let end = if cut.len() < text.len() { "…" } else { "" };
         (name, format!("{cut}{end}"))

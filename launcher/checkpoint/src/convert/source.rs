@@ -175,25 +175,6 @@ impl Source {
         }
     }
 
-    /// Formats a plain value in Python syntax, on one line.
-    pub(super) fn plain(value: &Value) -> String {
-        let all = |items: &[Value]| items.iter().map(Self::plain).collect::<Vec<_>>().join(", ");
-        match value {
-            Value::None => "None".into(),
-            Value::Bool(truth) => if *truth { "True" } else { "False" }.into(),
-            Value::Int(int) => int.to_string(),
-            Value::Float(float) => format!("{float:?}"),
-            Value::Str(text) => format!("{text:?}"),
-            Value::Bytes(bytes) => format!("{} bytes", bytes.len()),
-            Value::List(items) => format!("[{}]", all(items)),
-            Value::Tuple(items) => format!("({})", all(items)),
-            Value::Dict(items) => {
-                let pair = |(key, value): &(Value, Value)| format!("{}: {}", Self::plain(key), Self::plain(value));
-                format!("{{{}}}", items.iter().map(pair).collect::<Vec<_>>().join(", "))
-            }
-        }
-    }
-
     pub(crate) fn refused(&self) -> Vec<String> {
         match self {
             Self::Pt(file) => {

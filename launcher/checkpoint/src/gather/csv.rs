@@ -3,7 +3,7 @@
 use super::{
     GatherError,
     layout::Rows,
-    predictions::{OutputWriter, TableFile},
+    output::{OutputWriter, TableFile},
 };
 use enn_common::fs::FileError;
 use std::{borrow::Cow, fmt::Write as _, io::Write as _};

@@ -14,6 +14,7 @@ mod error;
 mod layout;
 mod ledger;
 mod npy;
+mod output;
 mod parquet;
 mod predictions;
 mod run;

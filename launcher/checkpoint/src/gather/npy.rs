@@ -3,7 +3,7 @@
 use super::{
     GatherError,
     layout::{Layout, Rows},
-    predictions::OutputWriter,
+    output::OutputWriter,
 };
 use enn_common::{
     artifact::prediction,

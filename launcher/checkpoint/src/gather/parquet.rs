@@ -3,7 +3,7 @@
 use super::{
     GatherError,
     layout::Rows,
-    predictions::{OutputWriter, TableFile},
+    output::{OutputWriter, TableFile},
     table::Table,
 };
 use arrow_array::RecordBatch;

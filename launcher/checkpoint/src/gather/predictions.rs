@@ -7,8 +7,8 @@ use super::{
     layout::{Layout, Rows},
     ledger::Ledger,
     npy::{self, NpyOut},
+    output::{OutputWriter, TableFile},
     parquet::ParquetOut,
-    table::Table,
 };
 use enn_common::{
     artifact::{
@@ -21,7 +21,6 @@ use enn_common::{
 };
 use std::{
     collections::BTreeMap,
-    fs::File,
     path::{Path, PathBuf},
 };
 
@@ -107,31 +106,6 @@ pub fn writable(output: &Path, replace: bool, inputs: &[PathBuf]) -> Result<Form
 pub fn partial_dir(output: &Path) -> PathBuf {
     let name = output.file_name().unwrap_or_default().to_string_lossy();
     output.with_file_name(format!("{name}.partial"))
-}
-
-pub(super) trait OutputWriter {
-    fn write(&mut self, rows: &Rows<'_>) -> Result<(), GatherError>;
-    /// Syncs the files and returns their names.
-    fn finish(self: Box<Self>) -> Result<Vec<String>, GatherError>;
-}
-
-pub(super) struct TableFile {
-    pub(super) file: File,
-    pub(super) table: Table,
-    pub(super) path: PathBuf,
-    pub(super) name: String,
-}
-
-impl TableFile {
-    /// Makes `folder/NAME`, where NAME is that of the output.
-    pub(super) fn at(folder: &Path, output: &Path, meta: &StagedMeta, layout: Layout) -> Result<Self, GatherError> {
-        Disk.create_dir(folder)?;
-        let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let path = folder.join(&name);
-        let table = Table::new(meta, layout, !meta.row_names.is_empty());
-        let file = File::create(&path).map_err(FileError::of("create", &path))?;
-        Ok(Self { file, table, path, name })
-    }
 }
 
 /// Assembles the chunks of the ledger. Chunks are removed once the manifest is durable.

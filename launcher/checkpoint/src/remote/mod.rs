@@ -5,6 +5,7 @@
 
 mod error;
 mod mirror;
+mod notes;
 mod outline;
 mod pull;
 mod push;

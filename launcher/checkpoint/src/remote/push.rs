@@ -3,14 +3,18 @@
 //! Next to each uploaded file a small object `.pushed/FILE` contains its digest, so that an interrupted upload resumes with the next file,
 //! and `.pushed/FILE.parts` lists the uploaded parts of the current file. They are removed once the manifest is uploaded.
 
-use super::{RemoteError, store::Store, upload::upload};
+use super::{
+    RemoteError,
+    notes::{NOTES, note},
+    store::Store,
+    upload::upload,
+};
 use enn_common::{
     checkpoint::{Checkpoint, Manifest, listing, name},
     fs::{FileError, RelPath},
 };
 use std::path::Path;
 
-const NOTES: &str = ".pushed";
 const NOTE_BYTES_MAX: u64 = 256;
 const MANIFEST_BYTES_MAX: u64 = 1 << 30;
 /// Files that are uploaded with the checkpoints of a run, the manifest last.
@@ -67,10 +71,6 @@ pub fn push(
         place.remove(&note(&file.path))?;
     }
     Ok(pushed(sent, present))
-}
-
-pub(super) fn note(file: &str) -> String {
-    format!("{NOTES}/{file}")
 }
 
 /// Sends the missing files. Returns the number of files that were sent and that existed.

@@ -1,6 +1,6 @@
 //! Blocking calls to object stores. The asynchronous runtime is confined to this file.
 
-use super::{RemoteError, error::scrub, upload::PART_BYTES_MIN};
+use super::{RemoteError, error::scrub};
 use enn_common::{checkpoint::name, fs::FileError};
 use object_store::{
     GetOptions, GetRange, ObjectStore, ObjectStoreExt, RetryConfig,
@@ -20,6 +20,8 @@ use tokio::{
 /// Maximum number of retries of a request, which ends by itself after 30 s, and their total time.
 const RETRIES_MAX: usize = 6;
 const RETRY_TIMEOUT: Duration = Duration::from_secs(120);
+/// Minimum size of a part in bytes.
+pub(super) const PART_BYTES_MIN: u64 = 8 << 20;
 const NAMES_MAX: usize = 100_000;
 
 /// All objects below one prefix of a store.

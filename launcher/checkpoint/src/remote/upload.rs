@@ -6,7 +6,10 @@
 //!
 //! **Invariant:** at most `PARTS_MAX` parts are in memory; the object appears when it is complete.
 
-use super::{RemoteError, push, store::Store};
+use super::{
+    RemoteError, notes,
+    store::{PART_BYTES_MIN, Store},
+};
 use enn_common::fs::FileError;
 use object_store::{
     ObjectStoreExt, WriteMultipart,
@@ -15,8 +18,7 @@ use object_store::{
 use serde_json::{Value, json};
 use std::{fs::File, io::Read, os::unix::fs::FileExt, path::Path, sync::Arc};
 
-/// Minimum size of a part, bytes, and maximum number of parts of a file; S3 takes 10,000.
-pub(super) const PART_BYTES_MIN: u64 = 8 << 20;
+/// Maximum number of parts of a file; S3 takes 10,000.
 const PARTS_OF_A_FILE: u64 = 9_000;
 const PARTS_MAX: usize = 4;
 const NOTE_BYTES_MAX: u64 = 4 << 20;
@@ -49,7 +51,7 @@ impl UploadFile<'_> {
 
 impl UploadedParts {
     fn note(name: &str) -> String {
-        push::note(&format!("{name}.parts"))
+        notes::note(&format!("{name}.parts"))
     }
 
     fn write(&self, store: &Store, name: &str, digest: &str, part: u64) -> Result<(), RemoteError> {

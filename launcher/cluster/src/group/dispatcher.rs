@@ -385,7 +385,7 @@ impl Group<'_> {
         (self.emit)(EventKind::RoundFormed { round, restart: plan.restarts, master, nodes: nodes.collect() });
         let world_size = ranks.first().map_or(0, |ranks| ranks.world);
         (self.emit)(EventKind::RoundStarted { round, world_size, attempt: plan.restarts, resume_step: None });
-        self.rounds = self.rounds + 1;
+        self.rounds += 1;
         self.restarts = plan.restarts;
         self.round_over = false;
         self.plan = Some(plan);

@@ -265,7 +265,7 @@ fn check(settings: &Settings) -> Result<(), RendezvousError> {
 }
 
 /// Serves the store on `listeners`; connections of nodes go to the thread that reads `commands`.
-pub fn serve(
+pub(super) fn serve(
     listeners: Vec<TcpListener>,
     settings: &Settings,
     commands: &Sender<Command>,

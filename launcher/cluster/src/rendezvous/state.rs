@@ -223,7 +223,7 @@ impl State {
 
     /// The rendezvous of a run whose host died, taken over by `host` from what it knows; the members of the last round
     /// are waited for until `deadline`.
-    pub fn inherit(host: NodeId, last: &Roster, dead: usize, settings: &Settings, times: (Time, Time)) -> Self {
+    pub(super) fn inherit(host: NodeId, last: &Roster, dead: usize, settings: &Settings, times: (Time, Time)) -> Self {
         let (now, deadline) = times;
         let mut state = Self::open(host, settings, now);
         state.rounds = last.round + 1;

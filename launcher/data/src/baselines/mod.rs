@@ -7,9 +7,11 @@
 //!
 //! **Invariant:** no row that a baseline is scored on enters its fit; the same staged directory gives the same numbers.
 
+mod cell_means;
 mod classes;
 mod encoding;
 pub mod error;
+mod forecaster;
 mod logistic;
 mod ridge;
 mod scores;
@@ -17,9 +19,11 @@ mod trial;
 
 pub use classes::classes;
 pub use error::BaselineError;
+pub use forecaster::Forecaster;
 pub use scores::Scores;
 pub use trial::Trial;
 
+use cell_means::cell_means;
 use encoding::Encoding;
 use enn_common::{
     metrics::Metrics,
@@ -27,7 +31,6 @@ use enn_common::{
 };
 use error::FitError;
 use logistic::Logistic;
-use nalgebra::DMatrix;
 use ridge::{KernelRidge, Ridge};
 use std::{collections::BTreeMap, path::Path};
 
@@ -71,54 +74,6 @@ pub enum Effort {
     Full,
     /// Baselines that need one pass over the rows: no regressions.
     OnePass,
-}
-
-#[derive(Debug)]
-pub enum Forecaster {
-    /// The mean of each cell over valid training rows.
-    CellMean(Vec<f64>),
-    /// The input column that holds each cell's value one period earlier; the cell's mean where that is missing.
-    Persistence {
-        columns: Vec<u32>,
-        means: Vec<f64>,
-    },
-    Climatology(Box<Ridge>),
-    Ridge(Box<Ridge>),
-    KernelRidge(Box<KernelRidge>),
-    /// Relative frequencies of the classes, with half a row more of each.
-    ClassRates(Vec<f64>),
-    Logistic(Box<Logistic>),
-}
-
-impl Forecaster {
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::CellMean(_) => "cell_mean",
-            Self::Persistence { .. } => "persistence",
-            Self::Climatology(_) => "climatology",
-            Self::Ridge(_) => "ridge",
-            Self::KernelRidge(_) => "kernel_ridge",
-            Self::ClassRates(_) => "class_rates",
-            Self::Logistic(_) => "logistic",
-        }
-    }
-
-    /// Returns forecasts (O, rows) in target units: one column per row, in the order of `rows`.
-    pub fn predict(&self, staged: &Staged, rows: &[usize]) -> DMatrix<f64> {
-        match self {
-            Self::CellMean(means) | Self::ClassRates(means) => {
-                DMatrix::from_fn(means.len(), rows.len(), |cell, _| means[cell])
-            }
-            Self::Persistence { columns, means } => DMatrix::from_fn(means.len(), rows.len(), |cell, index| {
-                let column = columns[cell] as usize;
-                let valid = staged.x_mask_row(rows[index])[column] != 0;
-                if valid { f64::from(staged.x_row(rows[index])[column]) } else { means[cell] }
-            }),
-            Self::Ridge(ridge) | Self::Climatology(ridge) => ridge.predict(staged, rows),
-            Self::KernelRidge(ridge) => ridge.predict(staged, rows),
-            Self::Logistic(logistic) => logistic.predict(staged, rows),
-        }
-    }
 }
 
 /// Returns the rows of some splits, ascending.
@@ -246,22 +201,6 @@ fn fit(staged: &Staged, train: &[usize], effort: Effort, notes: &mut Vec<String>
         take("kernel ridge", fitted.map(|(ridge, notes)| (Forecaster::KernelRidge(Box::new(ridge)), notes)));
     }
     all
-}
-
-/// Returns the mean of every cell over valid training rows; a cell without valid rows gets the mean of the other cells' means.
-fn cell_means(staged: &Staged, train: &[usize]) -> Vec<f64> {
-    let mut sums = vec![(0.0, 0u64); staged.outputs()];
-    for row in train {
-        for ((sum, n), (value, valid)) in sums.iter_mut().zip(staged.y_row(*row).iter().zip(staged.y_mask_row(*row))) {
-            if *valid != 0 {
-                *sum += f64::from(*value);
-                *n += 1;
-            }
-        }
-    }
-    let seen: Vec<f64> = sums.iter().filter(|(_, n)| *n > 0).map(|(sum, n)| sum / *n as f64).collect();
-    let overall = seen.iter().sum::<f64>() / seen.len().max(1) as f64;
-    sums.iter().map(|(sum, n)| if *n > 0 { sum / *n as f64 } else { overall }).collect()
 }
 
 #[cfg(test)]

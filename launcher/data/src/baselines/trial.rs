@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** targets without a forecast of the model are excluded for all; rows are weighted by their weights.
 
-use super::{Forecaster, Scores};
+use super::{forecaster::Forecaster, scores::Scores};
 use enn_common::staged::Staged;
 
 const BLOCK_ROWS: usize = 512;

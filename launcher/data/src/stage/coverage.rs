@@ -1,7 +1,7 @@
 //! Coverage of new data by a model's categories: a column that is read differently than in training has hardly any known category.
 //! Pure.
 
-use super::error::brief;
+use super::brief::brief;
 use enn_common::staged::meta::CleaningReport;
 use std::collections::BTreeMap;
 

@@ -3,9 +3,9 @@
 //! **Invariant:** equal cells give the same numbers as staging for prediction; nothing is written.
 
 use super::{
+    column_bounds,
     error::{CellError, StageError},
     input::{lift_inputs, places_in},
-    input_bounds,
     outlier_limits::{Limits, Range, mask_outliers},
     rows::RowsPlan,
     source::{
@@ -68,7 +68,7 @@ impl Encoder {
             if is_table { (config.missing.clone(), config.ranges.clone()) } else { Default::default() };
         let columns = layout.features.clone();
         let config = DataConfig { layout: Layout::Rows(layout.clone()), missing, ranges, ..config.clone() };
-        let plan = RowsPlan::new(&input_bounds::job(&config, training), &layout, &|_| false, &HashMap::new())?;
+        let plan = RowsPlan::new(&column_bounds::job(&config, training), &layout, &|_| false, &HashMap::new())?;
         let places = places_in(training, &plan.inputs);
         if !places.iter().flatten().copied().eq(0..training.features.len()) {
             return Err(StageError::config(
@@ -98,7 +98,7 @@ impl Encoder {
             let offset = index.map_or(0.0, |index| index.offset as f64);
             let clamped = index.filter(|index| index.outside == Outside::Clamp);
             let nearest = clamped.map(|index| [0.0, index.rows.saturating_sub(1) as f32]);
-            Bounds { nearest, ..input_bounds::bounds(spec, offset, &self.missing, *limit) }
+            Bounds { nearest, ..column_bounds::bounds(spec, offset, &self.missing, *limit) }
         };
         let kept = self.limits.iter().enumerate().filter(|(at, _)| self.kept[*at]);
         kept.map(of).collect()

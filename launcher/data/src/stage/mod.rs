@@ -15,8 +15,10 @@ mod bits;
 #[cfg(test)]
 mod bombs_tests;
 mod bound;
+mod brief;
 mod calendar;
 mod categories;
+mod column_bounds;
 mod complete;
 mod coverage;
 #[cfg(test)]
@@ -34,6 +36,8 @@ mod form;
 mod formats_tests;
 mod input;
 mod input_bounds;
+mod job;
+mod label_cell;
 mod labels;
 mod left_out;
 mod multi_hot;
@@ -64,15 +68,17 @@ mod words_tests;
 
 pub use batches::{Batches, FileBatches, ample, text_bytes};
 pub use bound::BoundError;
+pub use column_bounds::InputBounds;
 pub use complete::ROW_NAMES_MAX;
 pub use coverage::{CategoryCoverage, UnseenCategories, check_classes};
 pub use dictionary::same_words;
 pub use encode::{EncodeError, Encoder};
 pub use error::StageError;
 pub use input::labels_of;
-pub use input_bounds::{InputBounds, input_bounds};
+pub use input_bounds::input_bounds;
+pub use job::Progress;
+pub use label_cell::listed;
 pub use labels::labels;
-pub use multi_hot::listed;
 pub use order::require_order;
 pub use purge::purge;
 pub use redivide::redivide;
@@ -85,8 +91,9 @@ use enn_common::{
     config::data::{DataConfig, Layout},
     staged::{self, StagedMeta, known::FileIdentity},
 };
+use job::{Job, cores, source_rows};
 use resume_log::ResumePolicy;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Maximum number of threads; more do not speed up one disk.
 const THREADS_MAX: usize = 64;
@@ -103,14 +110,6 @@ pub struct StageOptions {
     pub for_prediction: Option<StagedMeta>,
 }
 
-/// Progress of staging. A layout that reads the source files twice counts them twice, in `bytes` and in `bytes_total`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
-    pub rows: u64,
-    pub bytes: u64,
-    pub bytes_total: u64,
-}
-
 /// A staged directory.
 #[derive(Debug, Clone)]
 pub struct Staged {
@@ -121,33 +120,6 @@ pub struct Staged {
     pub reused: bool,
     /// Number of table rows that an interrupted attempt had read already.
     pub resumed_rows: u64,
-}
-
-/// Sums the samples of each file by source; empty without sources.
-fn source_rows(config: &DataConfig, file_rows: &[u64]) -> Vec<u64> {
-    config.source_files().map(|(_, files)| file_rows[files].iter().sum()).collect()
-}
-
-/// Parameters of one staging.
-struct Job<'a> {
-    config: &'a DataConfig,
-    out: &'a Path,
-    threads: usize,
-    training: Option<&'a StagedMeta>,
-    digest: String,
-    resume_policy: ResumePolicy<'a>,
-}
-
-impl<'a> Job<'a> {
-    /// Returns the job of reading sources without staging them; temporary files are made below `out`.
-    fn reading(config: &'a DataConfig, out: &'a Path) -> Self {
-        let digest = String::new();
-        Job { config, out, threads: cores(), training: None, digest, resume_policy: ResumePolicy::default() }
-    }
-}
-
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 /// Stages data, or finds them already staged: the directory's name is a digest of the files' contents and the configuration.

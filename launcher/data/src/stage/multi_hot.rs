@@ -9,6 +9,7 @@ use super::{
     error::StageError,
     form,
     input::labels_of,
+    label_cell::of_cell,
     resume_log::ResumeLog,
     source::block::{Block, ColumnKind, ColumnSpec, Words},
     table::{PassOptions, Sink, Table},
@@ -20,9 +21,6 @@ use enn_common::staged::{
     words::Form,
 };
 use std::collections::{HashMap, HashSet};
-
-/// Prefix of each label of a list, which the user's separator does not split.
-const LISTED: char = '\u{1f}';
 
 const LABELS_MAX: usize = 1_000;
 
@@ -36,20 +34,6 @@ pub(super) fn of_model(meta: &StagedMeta, column: &str) -> (Vec<String>, Option<
     let is_of = |label: &LabelMeta| label.column == column;
     let own = meta.features.iter().find(|feature| feature.label.as_ref().is_some_and(is_of));
     (labels_of(meta, column), own.and_then(|own| own.form))
-}
-
-/// Joins a list of labels to the text of a cell that no separator splits.
-pub fn listed(labels: &[String]) -> String {
-    if labels.is_empty() {
-        return LISTED.to_string();
-    }
-    labels.iter().flat_map(|label| [LISTED.to_string(), label.clone()]).collect()
-}
-
-/// Iterates over the labels of a cell, including repetitions.
-pub(super) fn of_cell(text: &str, separator: char) -> impl Iterator<Item = &str> {
-    let separator = if text.starts_with(LISTED) { LISTED } else { separator };
-    text.split(separator).map(str::trim).filter(|label| !label.is_empty())
 }
 
 #[derive(Debug)]
@@ -167,18 +151,6 @@ impl Sink for LabelSink<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_cell_is_cut_at_its_separator_and_a_list_where_it_was() {
-        let of = |text: &'static str, separator| of_cell(text, separator).collect::<Vec<_>>();
-        assert_eq!(of("rain; wind;;", ';'), ["rain", "wind"]);
-        assert_eq!(of("rain; wind", '|'), ["rain; wind"]);
-        assert!(of("", ';').is_empty());
-        for labels in [vec![], vec!["a;b".to_owned()], vec!["a;b".to_owned(), "c".to_owned()]] {
-            let text = listed(&labels);
-            assert_eq!(of_cell(&text, ';').collect::<Vec<_>>(), labels);
-        }
-    }
 
     #[test]
     fn a_set_says_which_labels_a_cell_has_and_how_many_are_strange() {

@@ -15,6 +15,7 @@ use enn_common::{
 use std::{
     collections::BTreeMap,
     fs,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},

@@ -1,7 +1,6 @@
 //! Emission of every graph operation in LiteRT's operators.
 
 use super::{
-    AXES_MAX, TARGET,
     builtin::{self as op, Builtin, Use, version},
     flat::{ModelDraft, Operator, OptionField, TensorDraft, TensorKind},
 };
@@ -13,6 +12,9 @@ use crate::{
 use enn_common::graph::{DType, Dim, Graph, GraphValue, Id, Node, Op, Unary};
 use std::{borrow::Cow, collections::HashMap};
 
+pub(super) const TARGET: &str = "litert";
+/// Limit on the axes of LiteRT's CPU kernels.
+pub(crate) const AXES_MAX: usize = 6;
 const MATMUL_AXES_MAX: usize = 5;
 
 /// Limit on the axes of STRIDED_SLICE in its first version.
@@ -83,7 +85,7 @@ impl<'a> LiteRtEmitter<'a> {
             return Ok(at);
         }
         let value = self.graph.value(id);
-        let data = narrowed(value).map_err(|found| super::too_large(self.at.0, self.at.1, &value.name, found))?;
+        let data = narrowed(value).map_err(|found| too_large(self.at.0, self.at.1, &value.name, found))?;
         let stored = if value.dtype == DType::F16 { TensorKind::Float16 } else { kind(value.dtype) };
         let mut at = self.tensor(value.name.clone(), stored, value.shape.clone(), Some(data));
         if stored == TensorKind::Float16 {
@@ -363,4 +365,9 @@ fn narrowed(value: &GraphValue) -> Result<Cow<'_, [u8]>, i64> {
             narrow.into()
         }
     })
+}
+
+fn too_large(op: &str, place: &str, name: &str, found: i64) -> ExportError {
+    let why = format!("its operand {name} holds {found}, which does not fit into 32 bits");
+    ExportError::unsupported(TARGET, op, place, &why, "export to onnx or tensorflow, which hold integers of 64 bits")
 }

@@ -1,6 +1,6 @@
 //! A LiteRT model under construction, and its bytes: the tables of tflite/schema/schema.fbs by the numbers of their fields.
 
-use super::{SIGNATURE, builtin::Builtin};
+use super::builtin::Builtin;
 use crate::model::signed;
 use enn_common::graph::Dim;
 use flatbuffers::{
@@ -8,6 +8,7 @@ use flatbuffers::{
 };
 use std::borrow::Cow;
 
+pub const SIGNATURE: &str = "serving_default";
 /// Identifier among the file's first bytes.
 const IDENTIFIER: &str = "TFL3";
 const SCHEMA: u32 = 3;

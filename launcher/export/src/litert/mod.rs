@@ -11,18 +11,17 @@ mod emit;
 mod flat;
 pub mod runtime;
 
+pub(crate) use emit::AXES_MAX;
+pub use flat::SIGNATURE;
+
 use crate::{ExportError, Model, model::ANY_SIZE};
-use emit::LiteRtEmitter;
+use emit::{LiteRtEmitter, TARGET};
 use enn_common::{
     fs::atomic,
     graph::{DType, Graph},
 };
 use std::path::Path;
 
-/// Limit on the axes of LiteRT's CPU kernels.
-pub(crate) const AXES_MAX: usize = 6;
-const TARGET: &str = "litert";
-pub const SIGNATURE: &str = "serving_default";
 /// Name of the metadata buffer that describes the model.
 pub const ABOUT: &str = "enn.json";
 /// Limit of a flatbuffer in bytes.
@@ -68,11 +67,6 @@ fn bytes(model: &Model<'_>) -> Result<Vec<u8>, ExportError> {
         return Err(ExportError::unsupported(TARGET, "weights", model.name, &why, ANY_SIZE));
     }
     Ok(flat::bytes(&draft, model.name, &[(ABOUT, &about)]))
-}
-
-fn too_large(op: &str, place: &str, name: &str, found: i64) -> ExportError {
-    let why = format!("its operand {name} holds {found}, which does not fit into 32 bits");
-    ExportError::unsupported(TARGET, op, place, &why, "export to onnx or tensorflow, which hold integers of 64 bits")
 }
 
 #[cfg(test)]

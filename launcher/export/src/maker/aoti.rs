@@ -1,7 +1,7 @@
 //! Packages of AOTInductor: a PT2 archive compiled for this machine's kind of processor, or for its GPU. For a processor no weight is
 //! part of the code, and the package records the place of each: the weights of a retrained model replace them without compiling.
 
-use super::{Limits, Made, Pin, TORCH, Tool, prepare::Backend};
+use super::{Limits, Made, Pin, TORCH, prepare::Backend, tool::Tool};
 use crate::ExportError;
 use serde_json::json;
 use std::path::Path;

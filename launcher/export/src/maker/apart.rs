@@ -1,10 +1,12 @@
 //! Runtimes whose libraries run in a process of their own: they print, start threads, and may crash it.
 
 use super::{
-    Limits, Made, Working,
+    Limits, Made,
     cause::Task,
     exchange::{self, Exchange},
-    make, unix,
+    tool::make,
+    unix,
+    working::Working,
 };
 use crate::{
     ExportError, Ports, Runner,
@@ -55,7 +57,7 @@ impl Library {
     /// Does the job for which another process was started by [`Library::start`] or [`convert`].
     ///
     /// # Errors
-    /// As [`serve`].
+    /// As [`exchange::serve`].
     pub fn serve(self, library: &Path, threads: usize, from: impl BufRead, to: impl Write) -> io::Result<()> {
         let open = |artifact: &Path| self.open(library, artifact, threads);
         let convert = |onnx: &Path, out: &Path| ort::convert(onnx, out, library);

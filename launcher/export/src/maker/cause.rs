@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** pure. The last known line counts: earlier ones may be warnings.
 
-use super::Limits;
+use super::limits::Limits;
 use crate::ExportError;
 use nix::sys::signal::Signal;
 use std::{os::unix::process::ExitStatusExt, path::PathBuf, process::ExitStatus};

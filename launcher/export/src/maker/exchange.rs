@@ -8,7 +8,7 @@
 //! ```
 //! Numbers are f32, little-endian, tensors one after the other.
 
-use super::{Made, Reply, Working};
+use super::working::{Made, Reply, Working};
 use crate::{ExportError, Ports, Runner, Tensor};
 use crossbeam_channel::Receiver;
 use enn_common::fs::{atomic, memory};

@@ -1,12 +1,10 @@
 //! Programs of ExecuTorch from a PT2 archive, and their runtime. Memory is planned for the largest batch of the archive.
 
-use super::{Limits, Made, Pin, TORCH, Tool, exchange::Exchange, prepare::Backend};
+use super::{Limits, Made, Pin, TORCH, exchange::Exchange, pin::EXECUTORCH, prepare::Backend, tool::Tool};
 use crate::{ExportError, Ports};
 use serde_json::json;
 use std::path::Path;
 
-/// The release that was built with our PyTorch: others convert, but cannot run.
-pub(super) const EXECUTORCH: Pin = ("executorch", "1.2.0");
 const PINS: &[Pin] = &[TORCH, EXECUTORCH];
 
 /// Kernels that a program calls.

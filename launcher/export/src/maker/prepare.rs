@@ -4,9 +4,8 @@
 //! outside its directory changes.
 
 use super::{
-    Pin, TORCH,
     child::{Child, Errors},
-    executorch::EXECUTORCH,
+    pin::{EXECUTORCH, Pin, TORCH},
 };
 use crate::ExportError;
 use crossbeam_channel::RecvTimeoutError;

@@ -2,7 +2,7 @@
 //!
 //! An engine is specific to one kind of GPU and one release of TensorRT. Types are those of the ONNX file; factors are not rounded to TF32.
 
-use super::{Limits, Made, Tool, exchange::Exchange, prepare::Backend};
+use super::{Limits, Made, exchange::Exchange, prepare::Backend, tool::Tool};
 use crate::{Batch, ExportError, Model, Ports};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

@@ -1,9 +1,11 @@
 //! The contract with tools, by scripts that need nothing but Python; what the tools themselves make is tested by
-//! tests/tests/makers.rs.
+//! tests/tests/pytorch/makers.rs.
 
 use super::{
-    Limits, Pin, Reply, Tool, log_of,
+    Limits, Pin, log_of,
     prepare::{Backend, Installers, prepare, prepared},
+    tool::Tool,
+    working::Reply,
 };
 use crate::ExportError;
 use nix::{sys::signal::kill, unistd::Pid};

@@ -1,7 +1,6 @@
 //! A draft as bytes on disk.
 
 use super::{
-    IR_VERSION, OPSET,
     draft::OnnxDraft,
     tensor::{Initializer, Outside, entry, typed},
 };
@@ -13,6 +12,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub const IR_VERSION: u64 = 8;
+pub const OPSET: u64 = 18;
 /// Alignment in the file of tensors, so that it can be mapped.
 const ALIGN: u64 = 64;
 /// Smaller tensors stay in the model's own file: shapes follow from them.

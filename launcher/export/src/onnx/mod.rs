@@ -19,11 +19,9 @@ mod tests;
 
 use crate::{ExportError, Model};
 use draft::OnnxDraft;
-pub use file::data_files;
+pub use file::{IR_VERSION, OPSET, data_files};
 use std::path::{Path, PathBuf};
 
-pub const IR_VERSION: u64 = 8;
-pub const OPSET: u64 = 18;
 /// Limit on the bytes of a file that holds its tensors itself: protocol buffers end at 2 GiB.
 pub const FILE_BYTES_MAX: u64 = 2_000_000_000;
 
@@ -35,11 +33,11 @@ pub fn write(model: &Model<'_>, path: &Path) -> Result<Vec<PathBuf>, ExportError
     write_within(model, path, FILE_BYTES_MAX)
 }
 
-/// Writes a model as [`write`] does with another limit on the bytes of a file that holds its tensors itself; beyond it they lie in a
+/// Writes a model as [`write()`] does with another limit on the bytes of a file that holds its tensors itself; beyond it they lie in a
 /// file beside it, one of [`data_files`].
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_within(model: &Model<'_>, path: &Path, file_bytes_max: u64) -> Result<Vec<PathBuf>, ExportError> {
     let mut draft = OnnxDraft::new(model.graph)?;
     for (at, node) in model.graph.nodes().iter().enumerate() {

@@ -11,6 +11,7 @@ use crate::{
 };
 use enn_common::graph::{DType, Dim, Graph, GraphValue, Id, Node, Op, Unary};
 
+pub(super) const TARGET: &str = "tensorflow";
 /// Limit on the axes of the CPU's softmax kernel.
 const SOFTMAX_AXES_MAX: usize = 5;
 
@@ -223,7 +224,7 @@ impl<'a> TensorFlowEmitter<'a> {
         if let Some(batch) = &self.batch {
             return Ok(batch.clone());
         }
-        let (id, axis, times) = crate::model::open_axis(super::TARGET, self.graph, node)?;
+        let (id, axis, times) = crate::model::open_axis(TARGET, self.graph, node)?;
         let t = self.graph.value(id).dtype;
         let input = self.name(id);
         self.nodes.enter("batch");

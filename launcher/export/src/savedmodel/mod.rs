@@ -17,7 +17,7 @@ use crate::{
     proto::Message,
     spelling::numbers,
 };
-use emit::TensorFlowEmitter;
+use emit::{TARGET, TensorFlowEmitter};
 use enn_common::{
     fs::{Disk, Storage, atomic},
     graph::{Graph, Id},
@@ -25,7 +25,6 @@ use enn_common::{
 use nodes::{BYTES_MAX, NodeName, sizes};
 use std::path::Path;
 
-const TARGET: &str = "tensorflow";
 /// Signature that serving systems call by default.
 pub const SIGNATURE: &str = "serving_default";
 /// Tag of the graph to load.

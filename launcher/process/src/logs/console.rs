@@ -7,7 +7,7 @@
 use super::{
     LogError,
     screen::{Screen, StreamId},
-    stream::StreamName,
+    stream_name::StreamName,
 };
 use memchr::memrchr;
 use nix::{

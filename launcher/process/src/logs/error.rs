@@ -1,6 +1,6 @@
 //! What can go wrong with the output of the workers.
 
-use super::LogSelection;
+use super::selection::LogSelection;
 use std::{io, path::PathBuf};
 
 /// Why the output of a worker cannot be captured or shown.

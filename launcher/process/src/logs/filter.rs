@@ -38,11 +38,11 @@ impl LineFilter {
         while let Some(at) = memchr(b'\n', bytes) {
             let (line, rest) = bytes.split_at(at + 1);
             if self.partial.is_empty() {
-                self.judge(line, prefix, out);
+                self.filter_line(line, prefix, out);
             } else {
                 self.partial.extend_from_slice(line);
                 let line = std::mem::take(&mut self.partial);
-                self.judge(&line, prefix, out);
+                self.filter_line(&line, prefix, out);
             }
             bytes = rest;
         }
@@ -57,11 +57,11 @@ impl LineFilter {
         if !self.partial.is_empty() {
             self.partial.push(b'\n');
             let line = std::mem::take(&mut self.partial);
-            self.judge(&line, prefix, out);
+            self.filter_line(&line, prefix, out);
         }
     }
 
-    fn judge(&self, line: &[u8], prefix: &[u8], out: &mut Vec<u8>) {
+    fn filter_line(&self, line: &[u8], prefix: &[u8], out: &mut Vec<u8>) {
         if self.needles.any(line) {
             out.extend_from_slice(prefix);
             out.extend_from_slice(line);

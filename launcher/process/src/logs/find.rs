@@ -3,7 +3,8 @@
 
 use super::{
     layout::{STDERR, STDOUT},
-    stream::StreamName,
+    selection::LogSelection,
+    stream_name::StreamName,
 };
 use std::{
     fs,
@@ -14,17 +15,6 @@ use std::{
 /// Directory of logs in a run directory.
 const LOGS: &str = "logs";
 const ATTEMPT: &str = "attempt_";
-
-/// Which logs are shown.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogSelection {
-    /// The ranks to show; empty: all.
-    pub ranks: Vec<u32>,
-    /// The attempt or round; `None`: the last one, and those that follow it.
-    pub attempt: Option<u32>,
-    pub out: bool,
-    pub err: bool,
-}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFile {

@@ -75,7 +75,7 @@ fn last_lines(file: &File, count: usize) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::stream::StreamName, *};
+    use super::{super::stream_name::StreamName, *};
 
     #[test]
     fn the_last_lines_and_what_comes_after() {

@@ -12,26 +12,35 @@ mod files;
 mod filter;
 mod find;
 mod growing;
+mod last_output;
 mod layout;
 mod lines;
 mod plan;
 mod prefix;
 mod printer;
 mod pump;
+mod pump_link;
 mod reader;
 mod reading;
 mod screen;
+mod selection;
 mod stream;
+mod stream_name;
 mod tail;
+mod tail_writer;
+mod worker_identity;
 
 pub use error::{LogError, LogReadError};
-pub use find::{LogFile, LogLocation, LogSelection, are_in};
+pub use find::{LogFile, LogLocation, are_in};
 pub use plan::{LogPlan, StdByRank, StdStreams};
 pub use printer::{LogFormat, Printer};
-pub use pump::{Backlog, Pump, WorkerIdentity, WorkerStreams};
+pub use pump::{Pump, WorkerStreams};
+pub use pump_link::Backlog;
 pub use reading::LogReader;
 pub use reading::{has_ended, last_written};
+pub use selection::LogSelection;
 pub use tail::Tail;
+pub use worker_identity::WorkerIdentity;
 
 #[cfg(test)]
 mod tests;

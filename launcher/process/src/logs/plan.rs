@@ -1,6 +1,6 @@
 //! What happens with the output of the workers: torchrun's `--redirects`, `--tee`, filters and directories as a value.
 
-use super::stream::StreamName;
+use super::stream_name::StreamName;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,

@@ -1,6 +1,6 @@
 //! The prefix of a teed line: torchrun's default or the user's template. Pure.
 
-use super::WorkerIdentity;
+use super::worker_identity::WorkerIdentity;
 use crate::template::substitute;
 
 /// Returns the prefix of a worker's lines.

@@ -3,10 +3,11 @@
 //! Pure: bytes of a file in, bytes to print out.
 
 use super::{
-    find::{LogFile, LogSelection},
+    find::LogFile,
     lines::LineBuffer,
     screen::{Screen, StreamId},
-    stream::StreamName,
+    selection::LogSelection,
+    stream_name::StreamName,
 };
 use memchr::memchr;
 use std::collections::BTreeMap;

@@ -5,16 +5,20 @@ use super::{
     console::{ConsoleKinds, Consoles},
     files::LogFiles,
     filter::{LineFilter, Needles},
+    last_output::AtomicInstant,
     layout::{self, AttemptDir},
     lines::LineBuffer,
     plan::Route,
     prefix::prefix,
-    reader::{PumpCommand, Reader},
-    stream::{PipeContents, Stream, StreamName},
-    tail::{AtomicInstant, TailWriter},
+    pump_link::{Backlog, PumpCommand, PumpHandle, PumpShared},
+    reader::Reader,
+    stream::Stream,
+    stream_name::{PipeContents, StreamName},
+    tail_writer::TailWriter,
+    worker_identity::WorkerIdentity,
 };
 use crate::Outlet;
-use crossbeam_channel::{Sender, bounded, unbounded};
+use crossbeam_channel::{bounded, unbounded};
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     poll::{PollFd, PollFlags},
@@ -35,16 +39,6 @@ use std::{
 /// Longest time that a dropped pump waits for a console that accepts nothing, and then for its thread.
 const END_WAIT: Duration = Duration::from_secs(1);
 
-/// The worker whose output is captured.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkerIdentity {
-    pub role: String,
-    /// Index among the workers of this node.
-    pub local_rank: u32,
-    pub rank: u32,
-    pub host: String,
-}
-
 /// The streams with which a worker is started. `stdout` and `stderr` must be dropped after the worker was started,
 /// since they hold the pipes open.
 #[derive(Debug)]
@@ -54,52 +48,6 @@ pub struct WorkerStreams {
     /// The file for the worker's failure (`TORCHELASTIC_ERROR_FILE`), which does not exist yet.
     pub error_file: PathBuf,
     pub tail: Tail,
-}
-
-/// The state shared by the pump's thread and its owner.
-#[derive(Debug)]
-pub(super) struct PumpShared {
-    /// The time of the last output of any worker.
-    pub(super) last: AtomicInstant,
-    /// Errors that were not taken yet.
-    pub(super) errors: Mutex<Vec<LogError>>,
-    /// Output that the consoles' readers have not taken while the pump ends.
-    pub(super) backlog: Mutex<Option<Backlog>>,
-    /// Bytes that were discarded because a console was given up.
-    pub(super) lost: AtomicU64,
-}
-
-/// Output that a console's reader has not taken yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Backlog {
-    /// "standard output", "standard error" or both.
-    pub console: &'static str,
-    pub bytes: u64,
-}
-
-/// Sends commands to the pump's thread.
-#[derive(Debug)]
-pub(super) struct PumpHandle {
-    commands: Sender<PumpCommand>,
-    wake: Arc<EventFd>,
-}
-
-impl PumpHandle {
-    /// Waits until the current content of the pipes has been read, at most for `limit`: a console that accepts nothing
-    /// delays reading.
-    pub(super) fn catch_up(&self, limit: Duration) {
-        let (done, read) = bounded(1);
-        if self.send(PumpCommand::CatchUp(done)).is_ok() {
-            let _late = read.recv_timeout(limit);
-        }
-    }
-
-    fn send(&self, command: PumpCommand) -> Result<(), LogError> {
-        self.commands.send(command).map_err(|_gone| LogError::Gone)?;
-        // A counter that is full wakes as well.
-        let _full = self.wake.write(1);
-        Ok(())
-    }
 }
 
 /// Reads the output of all workers of a node, in one thread. Dropping the pump writes out what was read, as far as the

@@ -7,9 +7,10 @@ use super::{
     LogError,
     console::{Console, Consoles},
     files::LogFiles,
-    pump::{Backlog, PumpShared},
+    pump_link::{Backlog, PumpCommand, PumpShared},
     screen::StreamId,
-    stream::{Stream, StreamName},
+    stream::Stream,
+    stream_name::StreamName,
 };
 use crossbeam_channel::{Receiver, Sender};
 use nix::{
@@ -42,23 +43,6 @@ const LAUNCHER: StreamId = u64::MAX;
 /// Epoll keys of descriptors that are not streams.
 const WAKE: u64 = u64::MAX;
 const CONSOLE: u64 = u64::MAX - 1;
-
-#[derive(Debug)]
-pub(super) enum PumpCommand {
-    Add(Box<Stream>),
-    /// Show a line of the launcher itself, given without its end.
-    Say(String),
-    /// Answer when the current content of the pipes has been read.
-    CatchUp(Sender<()>),
-    /// Answer when all output so far was written.
-    Settle(Sender<()>),
-    /// Give the workers' terminals the size of the consoles' windows.
-    Resize,
-    /// Write out all output, and end.
-    End,
-    /// Discard the output that consoles do not accept.
-    GiveUp,
-}
 
 #[derive(Debug)]
 pub(super) struct Reader {

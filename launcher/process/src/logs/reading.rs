@@ -5,8 +5,9 @@
 
 use super::{
     LogReadError,
-    find::{LogFile, LogListing, LogLocation, LogSelection, find},
+    find::{LogFile, LogListing, LogLocation, find},
     growing::GrowingFile,
+    selection::LogSelection,
 };
 use crate::run_dir;
 use enn_common::event::{Event, EventKind};

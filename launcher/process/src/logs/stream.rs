@@ -1,37 +1,12 @@
 //! One stream of one worker: where its bytes go.
 
-use super::{filter::LineFilter, lines::LineBuffer, tail::TailWriter};
+use super::{
+    filter::LineFilter,
+    lines::LineBuffer,
+    stream_name::{PipeContents, StreamName},
+    tail_writer::TailWriter,
+};
 use std::{os::fd::OwnedFd, path::PathBuf, time::Instant};
-
-/// One of the launcher's own standard streams.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StreamName {
-    Out,
-    Err,
-}
-
-impl StreamName {
-    /// Returns the position in arrays of two.
-    pub(super) fn index(self) -> usize {
-        usize::from(self == Self::Err)
-    }
-}
-
-/// The streams of a worker that pass through one pipe or terminal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PipeContents {
-    Out,
-    Err,
-    /// Both streams, in the order in which they were written.
-    Both,
-}
-
-impl PipeContents {
-    /// Returns the stream whose console and file the bytes go to.
-    pub(super) fn name(self) -> StreamName {
-        if self == Self::Err { StreamName::Err } else { StreamName::Out }
-    }
-}
 
 /// A pipe or terminal and the destinations of its bytes.
 #[derive(Debug)]

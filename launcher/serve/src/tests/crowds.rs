@@ -1,6 +1,8 @@
 //! Many clients at once: long requests beside short ones, connections on which nothing is asked, readers that read nothing, and a
 //! process without descriptors.
 
+#![expect(clippy::disallowed_methods, reason = "some tests are about what time does to clients that do nothing")]
+
 use super::*;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 

@@ -3,7 +3,11 @@
 //!
 //! **Invariant:** an answer counts only when it is in the ledger; a runtime is given the same inputs as workers.
 
-use super::{super::export, PredictOptions, Subject};
+use super::{
+    super::export,
+    options::{Engine, PredictOptions},
+    subject::Subject,
+};
 use crate::{
     Error,
     api::{ExportOptions, announce::EventSender, launch},
@@ -16,10 +20,7 @@ use enn_checkpoint::gather::Ledger;
 use enn_cluster::agent::{self, Ended};
 use enn_common::{
     artifact::chunk::{self, ChunkExtent, WrittenChunk},
-    config::{
-        RunConfig,
-        train::{ClusterConfig, Device, TrainConfig},
-    },
+    config::{RunConfig, train::Device},
     event::EventKind,
     staged::Staged,
 };
@@ -70,40 +71,6 @@ pub(super) fn chosen(model: &Path, facts: &Facts, options: &PredictOptions) -> R
     Ok(Some(packed))
 }
 
-/// The program that computes predictions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Engine {
-    Native,
-    Exported(Target),
-}
-
-impl Engine {
-    /// Returns the name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Exported(target) => target.name(),
-        }
-    }
-}
-
-impl std::str::FromStr for Engine {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let target = name.parse::<Target>().ok().filter(|target| *target != Target::Coreml);
-        match target {
-            Some(target) => Ok(Self::Exported(target)),
-            None if name == "native" => Ok(Self::Native),
-            None => {
-                let runs = Target::ALL.into_iter().filter(|target| *target != Target::Coreml);
-                let names: Vec<&str> = std::iter::once("native").chain(runs.map(Target::name)).collect();
-                Err(format!("{name} is no engine, expected one of {}", names.join(", ")))
-            }
-        }
-    }
-}
-
 /// Returns the newest checkpoint of a run in a format, which is exported and verified once.
 fn cached_export(model: &Path, target: Target, facts: &Facts) -> Result<Packed, Error> {
     let trained = Subject::trained(model)?;
@@ -135,21 +102,6 @@ fn cached_export(model: &Path, target: Target, facts: &Facts) -> Result<Packed, 
         Some(Exported { outcome: Ok((path, _)), .. }) => Packed::open(&path),
         Some(Exported { outcome: Err(error), .. }) => Err(error.into()),
         None => Err(Error::Usage(Usage::NothingToExport)),
-    }
-}
-
-/// Returns the configuration of an artifact without a run, which has no settings but its data.
-pub(in crate::api) fn configured(packed: &Packed) -> RunConfig {
-    RunConfig {
-        version: 1,
-        name: packed.sidecar.model.run.clone(),
-        seed: 0,
-        data: Some(packed.data.clone()),
-        model: enn_common::config::model::ModelConfig::default(),
-        train: TrainConfig::default(),
-        cluster: ClusterConfig::default(),
-        kernels: std::collections::BTreeMap::new(),
-        parent: None,
     }
 }
 
@@ -386,21 +338,6 @@ impl ChunkThreads {
             }
             let message = format!("rows {}..{}: {error}; it is restarted", rows.start, rows.end);
             let _unheard = results.send(ChunkResult::Restarted(message));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn engines_have_the_names_of_formats_that_run() {
-        assert_eq!("native".parse::<Engine>().unwrap(), Engine::Native);
-        assert_eq!("onnx".parse::<Engine>().unwrap(), Engine::Exported(Target::Onnx));
-        for name in ["coreml", "onxx"] {
-            let error = name.parse::<Engine>().unwrap_err();
-            assert!(error.contains("expected one of native, onnx, ort, pt2, aoti"), "{error}");
         }
     }
 }

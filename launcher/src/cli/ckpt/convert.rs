@@ -2,7 +2,7 @@
 
 use super::{
     super::{bar::Bar, flags::Runs, output},
-    path,
+    locate::path,
 };
 use crate::{Error, facts::Facts, names::names};
 use enn_checkpoint::convert::{self, ConvertError, ConvertOptions, Converted, Selection, Target};

@@ -2,7 +2,7 @@
 
 use super::{
     super::{bar::Bar, flags::Runs, output},
-    Located, locate,
+    locate::{Located, locate},
 };
 use crate::{Error, facts::Facts};
 use enn_checkpoint::convert::{self, Differences, Pair};

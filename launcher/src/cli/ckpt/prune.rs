@@ -2,7 +2,7 @@
 
 use super::{
     super::{bar::Bar, output},
-    CheckpointArgs,
+    locate::CheckpointArgs,
 };
 use crate::{Error, api, facts::Facts};
 use enn_common::{
@@ -50,7 +50,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     let rule = Rule { last: args.keep, epochs: args.keep_epochs, hours: args.keep_hours };
     let bar = Bar::new("verifying", args.which.json);
     let mut read = 0;
-    let judged = prune::judge_reading(&checkpoints, rule, &mut |manifest, bytes| {
+    let judged = prune::verdicts_with_progress(&checkpoints, rule, &mut |manifest, bytes| {
         read += bytes;
         bar.set(read, manifest.bytes());
     });

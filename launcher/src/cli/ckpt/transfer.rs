@@ -2,7 +2,7 @@
 
 use super::{
     super::{bar::Bar, flags::Runs, output},
-    path,
+    locate::path,
 };
 use crate::{Error, facts::Facts};
 use enn_checkpoint::remote::{self, Pushed, Store};

@@ -2,7 +2,7 @@
 
 use super::{
     super::{bar::Bar, output},
-    CheckpointArgs,
+    locate::CheckpointArgs,
 };
 use crate::{Error, api, facts::Facts};
 use enn_checkpoint::convert::{self, Outcome, Verified};

@@ -275,6 +275,7 @@ fn survivors_and_spares_are_workers_of_the_next_round() {
 }
 
 /// A second story: any program on two nodes; a late node, a failure, a restart, a lost node, a hang, the end.
+#[expect(clippy::too_many_lines, reason = "one story, told event by event")]
 pub(crate) fn gang_events() -> Vec<Event> {
     let node = |host: &str| NodeBrief { host: host.into(), workers: 2 };
     let formed = |round, restart| EventKind::RoundFormed {

@@ -2,8 +2,8 @@
 
 use super::{
     chart::{Chart, Frame, PANEL},
+    elements::{figure, section},
     html::{Html, Row},
-    page::{figure, section},
 };
 use crate::{classes, format};
 use enn_common::artifact::classes::ClassFigures;

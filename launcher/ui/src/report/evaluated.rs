@@ -4,11 +4,11 @@
 use super::{
     chart::{Chart, PANEL},
     classes,
+    elements::{document, figure, head, section, warnings},
     grid::Grid,
     heatmap,
     html::{Html, Rect, Row},
     learning::level_class,
-    page::{document, figure, head, section, warnings},
     scale::Scale,
 };
 use crate::{evaluation::measure, format, metrics};

@@ -2,11 +2,11 @@
 
 use super::{
     chart::{Chart, Frame},
+    elements::{figure, section},
     fit::{BINS, Fit},
     grid::Grid,
     html::{Html, Rect},
     learning::level_class,
-    page::{figure, section},
     predictions::TestPredictions,
     scale::{Scale, extent},
 };

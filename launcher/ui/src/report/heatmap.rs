@@ -1,9 +1,9 @@
 //! Where the error is: the mean absolute error of every cell of the output grid.
 
 use super::{
+    elements::{figure_wide, section},
     grid::Grid,
     html::{Html, Rect},
-    page::{figure_wide, section},
     scale::extent,
 };
 use crate::format;

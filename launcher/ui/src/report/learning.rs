@@ -2,8 +2,8 @@
 
 use super::{
     chart::{Chart, EndLabel, Frame, PANEL},
+    elements::{figure, section},
     html::{Attributes, Html, Rect},
-    page::{figure, section},
     scale::{Scale, extent},
 };
 use crate::{format, metrics, model::RunView};

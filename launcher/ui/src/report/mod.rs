@@ -5,12 +5,14 @@
 
 mod chart;
 mod classes;
+mod elements;
 mod evaluated;
 mod fit;
 mod forecasts;
 mod grid;
 mod heatmap;
 mod html;
+mod inputs;
 mod learning;
 mod page;
 pub mod predictions;
@@ -18,7 +20,7 @@ mod scale;
 mod tables;
 mod timeline;
 
-pub use page::ReportInputs;
+pub use inputs::ReportInputs;
 pub use predictions::{PredictionsError, TestPredictions};
 
 use super::{error::JournalError, model::RunView};

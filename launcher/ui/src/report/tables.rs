@@ -1,8 +1,9 @@
 //! Everything that is best read as a table: errors, cleaning, data, configuration, surroundings.
 
 use super::{
+    elements::section,
     html::{Html, Row},
-    page::{ReportInputs, section},
+    inputs::ReportInputs,
 };
 use crate::{
     format,

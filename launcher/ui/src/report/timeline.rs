@@ -1,8 +1,8 @@
 //! The run over time: rounds as bands, a lane per rank with its processes, checkpoints as ticks, deaths with their cause.
 
 use super::{
+    elements::{figure_wide, section},
     html::{Html, Px, Rect},
-    page::{figure_wide, section},
     scale::Scale,
 };
 use crate::{

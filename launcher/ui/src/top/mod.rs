@@ -7,6 +7,7 @@ mod event_log;
 mod panels;
 mod rows;
 mod sample;
+mod scene;
 mod screen;
 mod state;
 mod tail;

@@ -2,8 +2,8 @@
 
 use super::{
     rows::{self, WorkerRow},
+    scene::Scene,
     state::{Pane, WorkerFilter},
-    view::Scene,
 };
 use crate::{
     format,

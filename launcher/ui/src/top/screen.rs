@@ -6,9 +6,10 @@ use super::{
     event_log::EventLog,
     rows::{self, WorkerRow},
     sample::{Sampler, Samples},
+    scene::Scene,
     state::{KeyOutcome, Pane, TopState},
     tail::{self, LogTail},
-    view::{self, Scene},
+    view,
 };
 use crate::{error::TopError, follow::Follower, status::StatusContext, terminal};
 use nix::{

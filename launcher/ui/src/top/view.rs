@@ -1,14 +1,12 @@
 //! The screen, drawn from values: what stands where. Pure.
 
 use super::{
-    event_log::EventLog,
     panels,
-    rows::{self, RowContext, WorkerRow},
-    sample::Samples,
+    rows::WorkerRow,
+    scene::Scene,
     state::{Pane, TopState},
-    tail::LogTail,
 };
-use crate::{plain, status::StatusContext};
+use crate::plain;
 use enn_common::shown;
 use ratatui::{
     Frame,
@@ -24,23 +22,6 @@ const NODES_ROWS_MAX: u16 = 7;
 const WORKERS_ROWS_MIN: u16 = 4;
 /// Size of the explanation of the keys.
 const HELP_SIZE: (u16, u16) = (62, 15);
-
-#[derive(Debug)]
-pub(super) struct Scene<'a> {
-    pub(super) event_log: &'a EventLog,
-    pub(super) context: StatusContext,
-    pub(super) host: &'a str,
-    pub(super) samples: &'a Samples,
-    pub(super) state: &'a TopState,
-    pub(super) tail: &'a LogTail,
-}
-
-impl Scene<'_> {
-    pub(super) fn rows(&self) -> Vec<WorkerRow> {
-        let place = RowContext { living: self.context.living, host: self.host };
-        rows::rows(&self.event_log.view, self.samples, place, self.state.filter)
-    }
-}
 
 pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene<'_>) {
     let rows = scene.rows();

@@ -2,8 +2,8 @@
 //!
 //! Reports go through the store and not through the group in question: each rank reports to rank 0, which publishes the verdict.
 
-use super::{engine::Task, group::Shm};
-use crate::{CommError, ProcessGroup, c10d::store::Store};
+use super::fault::CollectiveContext;
+use crate::{CommError, ProcessGroup, Work, c10d::store::Store};
 use std::time::Duration;
 use tch::{Kind, TchError, Tensor};
 
@@ -24,21 +24,26 @@ struct KnownSums {
 }
 
 impl KnownSums {
-    fn of(count: usize, group: &Shm) -> Result<Self, TchError> {
-        let number = |at: usize, rank: u32| ((at + rank as usize) % PERIOD) as i64;
-        let sum = |at: usize| -> i64 { (0..group.size()).map(|rank| number(at, rank)).sum() };
+    fn of(count: usize, at: CollectiveContext) -> Result<Self, TchError> {
+        let number = |place: usize, rank: u32| ((place + rank as usize) % PERIOD) as i64;
+        let sum = |place: usize| -> i64 { (0..at.size).map(|rank| number(place, rank)).sum() };
         let repeated = |period: Vec<i64>| -> Vec<i64> { period.into_iter().cycle().take(count).collect() };
-        let mine = Tensor::f_from_slice(&repeated((0..PERIOD).map(|at| number(at, group.rank())).collect()))?;
+        let mine = Tensor::f_from_slice(&repeated((0..PERIOD).map(|place| number(place, at.rank)).collect()))?;
         Ok(Self { mine, sums: Tensor::f_from_slice(&repeated((0..PERIOD).map(sum).collect()))? })
     }
 }
 
 /// Sums known numbers of every kind. Returns what is wrong with the results, if anything. Every rank must call it.
-pub(super) fn sums(group: &Shm, limit: Duration, spoil: Spoil<'_>) -> Result<Result<(), String>, CommError> {
-    let failed = |error: TchError| group.failed("check", &error);
+pub(super) fn sums(
+    group: &dyn ProcessGroup,
+    at: CollectiveContext,
+    limit: Duration,
+    spoil: Spoil<'_>,
+) -> Result<Result<(), String>, CommError> {
+    let failed = |error: TchError| at.failed(&error);
     let mut flying = Vec::new();
     for count in COUNTS {
-        let known = KnownSums::of(count, group).map_err(failed)?;
+        let known = KnownSums::of(count, at).map_err(failed)?;
         for kind in KINDS {
             let array = known.mine.f_to_dtype(kind, false, true).map_err(failed)?;
             let sums = known.sums.f_to_dtype(kind, false, true).map_err(failed)?;
@@ -57,14 +62,18 @@ pub(super) fn sums(group: &Shm, limit: Duration, spoil: Spoil<'_>) -> Result<Res
 }
 
 /// Checks a sum of known numbers at the beginning of `shared`, a tensor in shared memory, which holds zeros afterwards.
-/// Every rank must call it.
-pub(super) fn shared_sum(group: &Shm, shared: &Tensor, task: impl FnOnce(Tensor) -> Task) -> Result<bool, CommError> {
-    let failed = |error: TchError| group.failed("check", &error);
+/// `begin` begins to sum such a tensor. Every rank must call it.
+pub(super) fn shared_sum(
+    at: CollectiveContext,
+    shared: &Tensor,
+    begin: impl FnOnce(Tensor) -> Work,
+) -> Result<bool, CommError> {
+    let failed = |error: TchError| at.failed(&error);
     let count = shared.numel().min(COUNTS[0]);
     let part = shared.f_view(-1).and_then(|flat| flat.f_narrow(0, 0, count as i64)).map_err(failed)?;
-    let known = KnownSums::of(count, group).map_err(failed)?;
+    let known = KnownSums::of(count, at).map_err(failed)?;
     tch::no_grad(|| part.shallow_clone().f_copy_(&known.mine)).map_err(failed)?;
-    group.issue("check", task(part.shallow_clone())).wait(group.at.timeout)?;
+    begin(part.shallow_clone()).wait(at.timeout)?;
     let right = known.sums.f_to_kind(part.kind()).and_then(|sums| part.f_equal(&sums)).map_err(failed)?;
     let _zeroed = tch::no_grad(|| part.shallow_clone().f_zero_()).map_err(failed)?;
     Ok(right)
@@ -100,7 +109,7 @@ pub(super) fn verdict(store: &Store) -> Result<Option<(u32, String)>, CommError>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Forming, ShmFormed, ShmOptions, StoreAddr};
+    use crate::{Forming, Shm, ShmFormed, ShmOptions, StoreAddr};
     use enn_broker::tcpstore::{Limits, serve};
     use std::{net::Ipv4Addr, thread};
     use tch::Device;

@@ -2,6 +2,7 @@
 
 use super::super::CommError;
 use std::time::Duration;
+use tch::TchError;
 
 /// State of a rank in the group, as the others read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +117,11 @@ impl CollectiveContext {
             }
             Fault::Aborted => CommError::Aborted { operation, rank, size },
         }
+    }
+
+    pub(super) fn failed(self, error: &TchError) -> CommError {
+        let Self { operation, rank, size, .. } = self;
+        CommError::Collective { operation, rank, size, message: error.to_string() }
     }
 
     pub(super) fn timed_out(self, timeout: Duration) -> CommError {

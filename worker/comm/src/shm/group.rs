@@ -16,7 +16,7 @@ use crate::{
     wait_time::WaitTime,
 };
 use std::{cell::RefCell, io, sync::Arc, thread, time::Duration};
-use tch::{Device, Kind, TchError, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// Result of forming a group, on which all ranks agree.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub struct Shm {
     regions: RefCell<Vec<Arc<SharedRegion>>>,
     line: Arc<AbortSignal>,
     waited: Arc<WaitTime>,
-    pub(super) at: CollectiveContext,
+    at: CollectiveContext,
 }
 
 impl Shm {
@@ -72,7 +72,7 @@ impl Shm {
         let line = Arc::clone(&forming.line);
         let waited = Arc::default();
         let group = Self { engine, _watch: watch, regions: RefCell::default(), line, waited, at };
-        let found = check::sums(&group, timeout.min(forming.left()), spoil);
+        let found = check::sums(&group, group.at("check"), timeout.min(forming.left()), spoil);
         // A failure is reported, too: the others wait for this rank's report.
         let word = found.as_ref().map_or_else(|error| Err(error.to_string()), Clone::clone);
         check::report(&store, rank, size, &word).map_err(failed)?;
@@ -81,11 +81,6 @@ impl Shm {
             Some((rank, reason)) => ShmFormed::Refused { rank, reason },
             None => ShmFormed::Group(group),
         })
-    }
-
-    pub(super) fn failed(&self, operation: &'static str, error: &TchError) -> CommError {
-        let CollectiveContext { rank, size, .. } = self.at;
-        CommError::Collective { operation, rank, size, message: error.to_string() }
     }
 
     fn at(&self, operation: &'static str) -> CollectiveContext {
@@ -112,7 +107,7 @@ impl Shm {
         Ok(all.int64_value(&[0]) == 1)
     }
 
-    pub(super) fn issue(&self, operation: &'static str, task: Task) -> Work {
+    fn issue(&self, operation: &'static str, task: Task) -> Work {
         let waited = Arc::clone(&self.waited);
         Work::Shm(ShmWork { outcome: self.engine.issue(task), at: self.at(operation), waited })
     }
@@ -175,7 +170,9 @@ impl ProcessGroup for Shm {
         let Some((tensor, region)) = ours else { return Ok(None) };
         if is_shared_kind(tensor.kind()) && tensor.numel() > 0 {
             let place = (Arc::clone(&region), 0);
-            let right = check::shared_sum(self, &tensor, |part| Task::AllReduceShared(part, Reduce::Sum, place))?;
+            let right = check::shared_sum(self.at("check"), &tensor, |part| {
+                self.issue("check", Task::AllReduceShared(part, Reduce::Sum, place))
+            })?;
             if !self.all(right)? {
                 tracing::warn!("tensors are not shared: a sum of the check is wrong on a rank");
                 return Ok(None);

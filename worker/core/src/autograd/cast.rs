@@ -5,54 +5,26 @@
 //!
 //! **Invariant:** only the forward pass is cast; reverse rules use the kinds of the forward pass.
 
-use super::call::run;
+use super::cast_cache::Quantised;
 use super::cx::Cx;
 use super::program::Phase;
+use super::run::run;
 use super::scope::ScopeId;
 use crate::backend::torch::safe::version;
 use crate::error::OpError;
 use crate::op::Op;
 use crate::op::fp8::FORWARD;
-use crate::op::value::{BucketId, ParamId, Role, Tensor, Val, WeakTensor};
+use crate::op::value::{BucketId, ParamId, Role, Tensor};
 use crate::op::vjp::Results;
 use crate::precision::{Autocast, Class, class, fp8, target};
 use smallvec::SmallVec;
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
 use tch::Kind;
-
-#[derive(Default)]
-pub(super) struct Casting {
-    /// The policy; nothing is cast without one.
-    autocast: RefCell<Option<Rc<Autocast>>>,
-    /// Whether the low-precision copies are equal to the weights.
-    fresh: Cell<bool>,
-    /// Nesting depth of [`Cx::full_precision`].
-    depth: Cell<u32>,
-}
-
-/// Casts made so far, each with the version of the value it was made from: a value that was written since is cast again.
-#[derive(Default)]
-pub(super) struct CastCache {
-    casts: HashMap<(Val, Kind), (i64, WeakTensor)>,
-    /// Casts of parameters, held until the backward pass. Without this, the cast of a bias would be dropped at once, as nothing saves it.
-    held: Vec<Tensor>,
-    quantised: HashMap<Val, (i64, [WeakTensor; 3])>,
-    /// 8-bit parameters, held as long as the context. No gradient flows through them, and weights do not change within a step.
-    weights: Vec<Quantised>,
-    shadows: Vec<Option<Tensor>>,
-    /// Whether a scope runs in f32, by scope; `None` where that was not looked up yet.
-    full: Vec<Option<bool>>,
-}
 
 pub(super) struct CastCall {
     pub(super) op: Op,
     pub(super) ins: SmallVec<[Tensor; 4]>,
 }
-
-/// An 8-bit matrix: q, its transpose, and its scale.
-type Quantised = [Tensor; 3];
 
 impl Cx<'_> {
     /// Sets the autocast policy, and refreshes the weights' low-precision copies, if there are any, with one

@@ -4,7 +4,7 @@
 //! **Invariant:** inputs are copied into tensors of the capture, and everything a graph reads from outside is held here, so that
 //! every address in a graph stays valid.
 
-use super::call::NoGrad;
+use super::no_grad::NoGrad;
 use super::plan::{Plan, PlanPiece};
 use crate::backend::duplicate;
 use crate::backend::graph::{Capture, Graph, Pool, at_its_address};

@@ -1,6 +1,6 @@
 //! The interfaces of parameters and gradient storage to the tape. `params` implements both.
 
-use super::fsdp::ShardedBuffer;
+use super::sharded_buffer::ShardedBuffer;
 use crate::op::value::{BucketId, ParamId, Role};
 use tch::{Device, TchError, Tensor};
 

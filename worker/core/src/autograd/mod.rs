@@ -7,6 +7,7 @@
 
 mod call;
 mod cast;
+mod cast_cache;
 mod cx;
 mod deferred_wgrad;
 mod executor;
@@ -14,23 +15,28 @@ mod fsdp;
 mod graph;
 mod leaf;
 mod memory;
+mod no_grad;
 mod observe;
 mod plan;
 mod program;
+mod ranks;
 mod recompute;
+mod run;
 mod scope;
+mod sharded_buffer;
 mod tape;
+mod tape_node;
 mod trial;
 
 pub use crate::op::value::{BucketId, Meta, ParamId, Role, Shape, Tensor, Val};
 pub use call::call;
 pub use cx::Cx;
 pub use executor::{Executor, Mode, Request, StepOutput};
-pub use fsdp::ShardedBuffer;
 pub use leaf::{GradLeaves, Leaves};
 pub(crate) use memory::is_view;
 pub use observe::Observe;
 pub use plan::{ExecutedRecord, Observer, Plan, Unplannable};
 pub use program::{Phase, Program, Rec, ValMeta};
 pub use scope::{ScopeGuard, ScopeId};
+pub use sharded_buffer::ShardedBuffer;
 pub use tape::OnReady;

@@ -7,8 +7,8 @@
 //! **Invariant:** a plan computes what the recorded step computed, bit for bit. A program with an undeclared input
 //! is refused, since a replay would silently reuse the recorded values.
 
-use super::call::NoGrad;
 use super::cx::Cx;
+use super::no_grad::NoGrad;
 use super::program::{Program, Rec};
 use crate::backend::{Outs, duplicate};
 use crate::error::{OpError, OpErrorKind};

@@ -9,51 +9,14 @@
 use super::call::call;
 use super::cx::Cx;
 use super::program::{Phase, Rec};
-use super::tape::TapeNode;
+use super::tape_node::{OpenSegment, RecomputeSegment, TapeNode};
 use crate::error::{OpError, OpErrorKind};
 use crate::op::value::{Tensor, Val};
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::ops::Range;
 
 /// A new value, and the old one it stands for.
 type StandsFor = (Val, Val);
-
-/// A part of the forward pass that is recomputed in the backward pass.
-pub(super) struct RecomputeSegment {
-    recs: Range<usize>,
-    values: Range<usize>,
-    /// Values from outside that the records read.
-    border: Vec<Tensor>,
-}
-
-impl RecomputeSegment {
-    pub(super) fn range(&self) -> Range<usize> {
-        self.recs.clone()
-    }
-
-    /// Range of the values made in the segment, including leaves entered in it.
-    pub(super) fn values(&self) -> Range<usize> {
-        self.values.clone()
-    }
-}
-
-pub(super) struct OpenSegment {
-    first_value: usize,
-    border: Vec<Tensor>,
-}
-
-impl OpenSegment {
-    /// Notes the operands of a record that come from outside.
-    pub(super) fn note(&mut self, ins: &[&Tensor]) {
-        for tensor in ins {
-            let outside = tensor.val().index() < self.first_value || tensor.is_leaf();
-            if outside && self.border.iter().all(|known| known.val() != tensor.val()) {
-                self.border.push((*tensor).clone());
-            }
-        }
-    }
-}
 
 impl Cx<'_> {
     /// Runs `part`. Where this step saves memory (see [`Cx::set_recompute`]), the values saved for the backward pass are dropped and

@@ -9,7 +9,7 @@ use super::cx::Cx;
 use super::deferred_wgrad::{DeferredProduct, DeferredWgrad, WalkCosts};
 use super::leaf::GradLeaves;
 use super::program::{Phase, Program, Rec};
-use super::recompute::RecomputeSegment;
+use super::tape_node::{TapeNode, Taped};
 use crate::backend::torch::safe::version;
 use crate::error::{HookError, OpError, OpErrorKind};
 use crate::op::Op;
@@ -23,19 +23,6 @@ use std::cell::RefCell;
 const WRITTEN_MIN: usize = 1 << 18;
 /// Largest contribution, in elements, that is added together with the others of its bucket instead of by itself.
 const SMALL_MAX: i64 = 1 << 16;
-
-/// A node of the tape, which the reverse walk visits.
-pub(super) enum TapeNode {
-    /// One taped record with the values that its reverse rule reads.
-    Rec(Taped),
-    /// Records whose results were dropped. The walk recomputes them when it gets here.
-    Segment(RecomputeSegment),
-}
-
-pub(super) struct Taped {
-    pub(super) rec: u32,
-    pub(super) kept: SmallVec<[Kept; 3]>,
-}
 
 /// Called with each bucket when its last gradient has been enqueued.
 pub type OnReady<'a> = &'a mut dyn FnMut(BucketId, &tch::Tensor) -> Result<(), HookError>;

@@ -61,7 +61,7 @@ impl Manager {
                 continue;
             }
             let fits = (kernel.fits)(op, l);
-            let standing = state.standing(kernel.id, row.name, sig, step);
+            let standing = state.state_at(kernel.id, row.name, sig, step);
             let reason = match (fits, standing) {
                 (Err(reason), _) => reason,
                 (Ok(()), _) if self.settings.deterministic && !kernel.deterministic => "not deterministic",

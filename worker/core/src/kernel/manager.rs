@@ -11,6 +11,7 @@
 //!
 //! **Invariant:** every way ends in the row's plain reference. What it keeps is bounded.
 
+use super::event::KernelEvent;
 use super::policy::{self, Breaker};
 use super::signature::{self, OperandSignature};
 use super::speed::{self, SpeedTest};
@@ -21,24 +22,6 @@ use crate::op::row::{Kernel, Launch, OpRow, PLAIN};
 use enn_common::kernels::{Fault, KernelFault, OpKernels, Quarantined};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-
-/// An event that all ranks must learn of.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KernelEvent {
-    /// A kernel was wrong, slow, or could not run.
-    Faulted(KernelFault),
-    /// A kernel was tried again after its cool-down and was right.
-    Recovered { op: &'static str, kernel: &'static str, sig: u64, step: u64 },
-}
-
-impl KernelEvent {
-    pub fn into_fault(self) -> Option<KernelFault> {
-        match self {
-            Self::Faulted(fault) => Some(fault),
-            Self::Recovered { .. } => None,
-        }
-    }
-}
 
 #[derive(Debug, Clone, Default)]
 pub struct Settings {

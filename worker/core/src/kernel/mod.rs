@@ -6,6 +6,7 @@
 mod bisect;
 mod choice;
 mod compare;
+mod event;
 mod ledger;
 mod manager;
 mod names;
@@ -17,7 +18,8 @@ mod speed;
 mod state;
 
 pub use bisect::{Bisect, Cause, Finding, NonfiniteRows};
-pub use manager::{KernelEvent, Manager, Settings};
+pub use event::KernelEvent;
+pub use manager::{Manager, Settings};
 pub use names::KernelNameError;
 pub use signature::{OperandSignature, words};
 pub(crate) use single_thread::keep_single_threaded;

@@ -40,7 +40,7 @@ impl Breaker {
     /// Records a failure. Returns whether the kernel is now passed over.
     pub(super) fn failed(&mut self, fault: &Fault, step: u64) -> bool {
         self.failures += 1;
-        let half_open = self.standing(step) == BreakerState::HalfOpen;
+        let half_open = self.state_at(step) == BreakerState::HalfOpen;
         if matches!(fault, Fault::Launch { .. }) && self.failures < FAILURES_MAX && !half_open {
             return false;
         }
@@ -70,7 +70,7 @@ impl Breaker {
     }
 
     /// Returns the state at `step`.
-    pub(super) fn standing(&self, step: u64) -> BreakerState {
+    pub(super) fn state_at(&self, step: u64) -> BreakerState {
         match self.retry {
             None => BreakerState::Closed,
             Some(Some(retry)) if step >= retry => BreakerState::HalfOpen,
@@ -122,9 +122,9 @@ mod tests {
     fn three_failed_launches_or_one_wrong_result_open() {
         let mut breaker = Breaker::default();
         assert!(!breaker.failed(&launch(), 1) && !breaker.failed(&launch(), 2));
-        assert_eq!(breaker.standing(2), BreakerState::Closed);
+        assert_eq!(breaker.state_at(2), BreakerState::Closed);
         assert!(breaker.failed(&launch(), 3));
-        assert_eq!(breaker.standing(3), BreakerState::Open(Some(3 + COOL_DOWN_STEPS)));
+        assert_eq!(breaker.state_at(3), BreakerState::Open(Some(3 + COOL_DOWN_STEPS)));
         assert!(Breaker::default().failed(&Fault::NonFinite, 3));
     }
 
@@ -141,19 +141,19 @@ mod tests {
     fn after_the_cool_down_one_try_decides() {
         let mut breaker = Breaker::default();
         breaker.failed(&Fault::Unstable, 0);
-        assert_eq!(breaker.standing(COOL_DOWN_STEPS - 1), BreakerState::Open(Some(COOL_DOWN_STEPS)));
-        assert_eq!(breaker.standing(COOL_DOWN_STEPS), BreakerState::HalfOpen);
+        assert_eq!(breaker.state_at(COOL_DOWN_STEPS - 1), BreakerState::Open(Some(COOL_DOWN_STEPS)));
+        assert_eq!(breaker.state_at(COOL_DOWN_STEPS), BreakerState::HalfOpen);
         assert!(breaker.failed(&launch(), COOL_DOWN_STEPS), "one failed launch is enough now");
-        assert_eq!(breaker.standing(COOL_DOWN_STEPS), BreakerState::Open(Some(3 * COOL_DOWN_STEPS)));
+        assert_eq!(breaker.state_at(COOL_DOWN_STEPS), BreakerState::Open(Some(3 * COOL_DOWN_STEPS)));
         assert!(breaker.succeeded());
-        assert_eq!(breaker.standing(0), BreakerState::Closed);
+        assert_eq!(breaker.state_at(0), BreakerState::Closed);
     }
 
     #[test]
     fn a_crash_is_for_good() {
         let mut breaker = Breaker::default();
         breaker.failed(&Fault::Crash { how: "SIGSEGV".into() }, 5);
-        assert_eq!(breaker.standing(u64::MAX), BreakerState::Open(None));
+        assert_eq!(breaker.state_at(u64::MAX), BreakerState::Open(None));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! **Invariant:** memory is bounded. The calls of a signature are counted before it is forgotten.
 
+use super::event::KernelEvent;
 use super::ledger::KernelLedger;
-use super::manager::KernelEvent;
 use super::policy::{Breaker, BreakerState};
 use super::shadow::Unsettled;
 use super::signature::{BySignature, OperandSignature};
@@ -62,7 +62,7 @@ pub(super) struct ManagerState {
 
 impl ManagerState {
     /// Combines the breaker states of a kernel for the signature and for all signatures.
-    pub(super) fn standing(
+    pub(super) fn state_at(
         &self,
         kernel: &'static str,
         op: &'static str,
@@ -70,7 +70,7 @@ impl ManagerState {
         step: u64,
     ) -> BreakerState {
         let breaker = |sig| self.breakers.get(&(kernel, op, sig));
-        let of = |sig| breaker(sig).map_or(BreakerState::Closed, |breaker| breaker.standing(step));
+        let of = |sig| breaker(sig).map_or(BreakerState::Closed, |breaker| breaker.state_at(step));
         match (of(Some(sig)), of(None)) {
             (open @ BreakerState::Open(_), _) | (_, open @ BreakerState::Open(_)) => open,
             (BreakerState::HalfOpen, _) | (_, BreakerState::HalfOpen) => BreakerState::HalfOpen,

@@ -1,6 +1,6 @@
 //! Layout of the parameters in the flat buckets.
 
-use super::tree::Group;
+use super::group::Group;
 use crate::autograd::{BucketId, ParamId, ShardedBuffer};
 use tch::{TchError, Tensor};
 

@@ -1,5 +1,6 @@
 //! The named tree of parameters: declaration, initialisation from a seed, and loading in place.
 
+use super::group::Group;
 use super::init::Init;
 use super::layout::{Layout, Share};
 use super::sharded::ShardedStorage;
@@ -7,14 +8,6 @@ use crate::autograd::{BucketId, Leaves, ParamId, Role, ShardedBuffer};
 use enn_common::config::train::BUCKET_MIB;
 use std::collections::HashMap;
 use tch::{Device, Kind, TchError, Tensor};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Group {
-    /// Parameters with weight decay: matrices.
-    Decay,
-    /// Parameters without weight decay: norms, biases, embeddings, latents, β, gate.
-    NoDecay,
-}
 
 #[derive(Debug)]
 struct Declared {

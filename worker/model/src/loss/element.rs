@@ -3,7 +3,7 @@
 //! **Invariant:** exponentials are taken of negative squares only, and logarithms of at least the minimum scale: what
 //! is finite stays finite up to the square of the error.
 
-use super::Targets;
+use super::targets::Targets;
 use enn_core::{
     autograd::{Cx, Tensor},
     error::OpError,

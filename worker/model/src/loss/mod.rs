@@ -18,10 +18,12 @@
 mod element;
 mod head;
 mod output;
+mod targets;
 mod tiled;
 
 pub use head::Head;
 pub use output::{Channels, Output};
+pub use targets::Targets;
 
 use element::Cells;
 use enn_common::config::train::{Loss, TrainConfig};
@@ -32,16 +34,8 @@ use enn_core::{
 };
 use tch::{Device, Kind, TchError, Tensor as Raw};
 
-/// Targets of a batch, ready for the loss.
-#[derive(Debug, Clone)]
-pub struct Targets {
-    /// Standardised targets (B, O) f32, NaN where missing; for classes 1 in the cell of the class and 0 elsewhere.
-    pub z: Tensor,
-    /// Valid cells (B, O) bool.
-    pub valid: Tensor,
-    /// Weights of the rows (B, 1) or of their cells (B, O), f32; `None` when all count the same.
-    pub weight: Option<Tensor>,
-}
+/// Approximate number of values (rows × cells) in a tile: 4 MiB of f32.
+const TILE: i64 = 1 << 20;
 
 /// Objective that training minimises: Σ ℓ(z) + λ Σ ℓ(base), over the valid cells.
 #[derive(Debug)]
@@ -77,7 +71,7 @@ impl Objective {
             levels: config.levels.clone(),
             head: Head::new(config),
             cells: None,
-            tile: tiled::TILE,
+            tile: TILE,
         }
     }
 

@@ -16,8 +16,6 @@ use enn_core::{
     functional,
 };
 
-/// Approximate number of values (rows × cells) in a tile: 4 MiB of f32.
-pub(super) const TILE: i64 = 1 << 20;
 /// Minimum number of tiles; smaller outputs are computed at once.
 const TILES_MIN: i64 = 4;
 /// Maximum number of tiles: each costs a few dozen records.

@@ -13,8 +13,8 @@ mod settings;
 use super::{
     ConvertError,
     cast::{self, cast},
+    python,
     safetensors::Tensor,
-    source::Source,
 };
 use enn_common::{
     checkpoint::{Element, TensorDType, Value, state_file::StateFile},
@@ -174,7 +174,7 @@ impl Native {
 
     pub(crate) fn setting_lines(&self) -> Vec<(String, String, String)> {
         let line =
-            |(theirs, ours, value): &(String, String, Value)| (theirs.clone(), ours.clone(), Source::plain(value));
+            |(theirs, ours, value): &(String, String, Value)| (theirs.clone(), ours.clone(), python::plain(value));
         self.settings.iter().map(line).collect()
     }
 }

@@ -1,6 +1,6 @@
 //! Maps settings of ENN for PyTorch to settings of ENN, with the reasons for those without a counterpart.
 
-use super::super::source::Source;
+use super::super::python;
 use enn_common::{checkpoint::Value, config::model::ModelConfig};
 use serde_json::{Map, Value as Json};
 use std::collections::BTreeMap;
@@ -77,7 +77,7 @@ fn value_of(ours: &str, value: &Value, all: &BTreeMap<String, Value>) -> Result<
     let text = if let Value::Str(text) = value { text.trim().to_lowercase() } else { String::new() };
     let of = |known: &[(&str, &str)]| {
         let found = known.iter().find(|(theirs, _)| *theirs == text).map(|(_, ours)| Value::Str((*ours).to_owned()));
-        found.ok_or_else(|| format!("is {}, which ENN does not have", Source::plain(value)))
+        found.ok_or_else(|| format!("is {}, which ENN does not have", python::plain(value)))
     };
     match (ours, value) {
         ("norm", _) => {
@@ -93,7 +93,7 @@ fn value_of(ours: &str, value: &Value, all: &BTreeMap<String, Value>) -> Result<
             most.map(Value::Int).ok_or_else(|| "follows the depths, which are not said".to_owned())
         }
         (_, Value::Int(_) | Value::Float(_) | Value::Bool(_)) => Ok(value.clone()),
-        _ => Err(format!("is {}, expected a number", Source::plain(value))),
+        _ => Err(format!("is {}, expected a number", python::plain(value))),
     }
 }
 

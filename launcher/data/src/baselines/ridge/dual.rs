@@ -4,7 +4,11 @@
 //! M without a target are left out of the fit by those y_M that make α_M = 0; what remains for the others is
 //! P' = P − P_·M P_MM⁻¹ P_M·, and the residual of row i when it is left out too is αᵢ / P'ᵢᵢ.
 
-use super::{Problem, Solution, encode, grid, inverse::shifted_inverse, search};
+use super::{
+    inverse::shifted_inverse,
+    lambda::{grid, search},
+    problem::{Problem, Solution, encode},
+};
 use enn_common::staged::Staged;
 use nalgebra::{Cholesky, DMatrix, DVector};
 use std::collections::BTreeMap;

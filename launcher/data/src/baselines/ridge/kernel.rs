@@ -8,7 +8,12 @@
 //! chosen by coordinate descent on the leave-one-out error of a sample of rows and cells (missing targets count as their cell's mean);
 //! then λ is chosen by exact leave-one-out over all cells. Both use the given rows alone.
 
-use super::{super::error::FitError, chosen, dual, sample, targets};
+use super::{
+    super::error::FitError,
+    dual,
+    lambda::chosen,
+    problem::{sample, targets},
+};
 use enn_common::staged::{Moments, Staged};
 use nalgebra::{DMatrix, DVector};
 

@@ -1,6 +1,10 @@
 //! More rows than columns: the normal equations (G + λI) B = R with G = Σ x xᵀ, R = Σ x yᵀ over centred rows.
 
-use super::{Problem, Solution, encode, grid, inverse::shifted_inverse, search};
+use super::{
+    inverse::shifted_inverse,
+    lambda::{grid, search},
+    problem::{Problem, Solution, encode},
+};
 use nalgebra::{DMatrix, DVector};
 use rayon::prelude::*;
 

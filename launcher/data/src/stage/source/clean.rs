@@ -1,7 +1,7 @@
 //! Rules for single cells: texts that mean "missing", and accepted numbers. Pure.
 
 use super::block::{CellCounts, ColumnKind, ColumnSpec, Key, NO_TIME, Values};
-use crate::stage::{error::CellError, multi_hot, timestamp};
+use crate::stage::{error::CellError, label_cell, timestamp};
 use enn_common::{
     config::data::{Index, Outside},
     staged::words,
@@ -231,7 +231,7 @@ impl Cell<'_> {
             Self::Text(text) => text.trim().to_string(),
             Self::Time(seconds) => timestamp::text(*seconds),
             Self::Moment(micros) => timestamp::text_micros(*micros),
-            Self::List(labels) => multi_hot::listed(labels),
+            Self::List(labels) => label_cell::listed(labels),
         }
     }
 

@@ -11,54 +11,16 @@ pub(crate) mod block;
 pub(crate) mod clean;
 mod csv;
 mod pages;
+mod pass;
 mod sheet;
 mod typed;
 
+pub(crate) use pass::{Piece, Pieces, Request, Source};
+
 use super::{bound, error::StageError};
-use block::{Block, ColumnSpec, PieceError};
 use clean::MissingTokens;
 use enn_common::config::data::{DataConfig, SourceFormat};
-use std::{path::Path, sync::Arc};
-
-pub(crate) trait Source: Send + Sync {
-    /// Returns the column names in file order.
-    fn header(&self) -> &[String];
-
-    /// Estimates the number of rows for the disk check; exact where the format states it.
-    fn rows_estimate(&self) -> u64;
-
-    fn warning(&self) -> Option<String> {
-        None
-    }
-
-    /// Starts a pass over all rows, or over the rows from `from` on, which is a [`Piece::end`].
-    fn start(&self, request: Arc<Request>, from: Option<u64>) -> Result<Box<dyn Pieces>, StageError>;
-}
-
-/// A pass over a file. `next` is called in order, one call at a time, and does as little as possible.
-pub(crate) trait Pieces: Send {
-    /// Returns the next piece; `None` at the end.
-    fn next(&mut self) -> Result<Option<Box<dyn Piece>>, StageError>;
-}
-
-pub(crate) trait Piece: Send {
-    fn decode(self: Box<Self>) -> Result<Block, PieceError>;
-
-    /// Returns the position of the next piece, in the source's own unit.
-    fn end(&self) -> u64;
-}
-
-#[derive(Debug)]
-pub(crate) struct Request {
-    pub file: usize,
-    pub specs: Vec<ColumnSpec>,
-    /// For each requested column its index in this file's header.
-    pub columns: Vec<usize>,
-    /// Texts that mean "missing".
-    pub missing: MissingTokens,
-    /// Whether every block has a hash per row over all columns of the file.
-    pub hash_rows: bool,
-}
+use std::path::Path;
 
 /// Whether a text means "missing" for these tokens.
 pub fn means_missing(tokens: &[String], text: &str) -> bool {

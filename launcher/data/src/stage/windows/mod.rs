@@ -12,21 +12,23 @@
 mod grid;
 mod keys;
 mod labels;
+mod plan;
 mod samples;
+mod span;
 mod steps;
 
 use super::{
-    Job, Progress, calendar,
-    complete::{self, Draft, Input},
+    Job, Progress,
+    column_bounds::{self, InputBounds},
+    complete::{self, Draft},
     duplicates,
     error::StageError,
     input::{lift_inputs, places_in},
-    input_bounds::{self, InputBounds},
     outlier_limits::Limits,
     output::{Extras, Output},
     resume_log::ResumeLog,
     source::{
-        block::{Block, ColumnKind, ColumnSpec, NO_TIME, NO_WORD},
+        block::{Block, NO_TIME, NO_WORD},
         clean::MissingTokens,
     },
     table::{PassOptions, PassProgress, Sink, Table, Tally},
@@ -42,16 +44,13 @@ use enn_common::{
 };
 use grid::{GridWriter, MEMORY_BYTES_MAX};
 use keys::{Entities, Keys, TableKeys};
+use plan::{ChannelTransform, WindowsPlan};
 use samples::{SampleCutter, WindowSamples};
+use span::Span;
 use std::collections::BTreeSet;
 
-/// Maximum grid cells per table row: beyond it the time stamps are implausible. Small tables may be sparser.
-const CELLS_PER_ROW_MAX: u64 = 256;
-
-/// Maximum cells of a grid of any sparsity.
-const CELLS_FREE: u64 = 1_000_000;
-
 /// Stages a long table as windows. With several sources no window spans two of them, and all have the same entities.
+#[expect(clippy::too_many_lines, reason = "it fills the fields of one struct in order")]
 pub(crate) fn draft(
     job: &Job<'_>,
     layout: &WindowsLayout,
@@ -251,119 +250,6 @@ fn check(job: &Job<'_>, layout: &WindowsLayout) -> Result<(), StageError> {
     Ok(())
 }
 
-/// A series of numbers, one per step and entity of the grid.
-#[derive(Debug, Clone, PartialEq)]
-struct Channel {
-    /// Name such as `wind_dir.sin`.
-    name: String,
-    /// Index into the requested columns.
-    spec: usize,
-    transform: ChannelTransform,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ChannelTransform {
-    None,
-    /// Sine of an angle in degrees.
-    Sin,
-    /// Cosine of an angle in degrees.
-    Cos,
-}
-
-impl ChannelTransform {
-    fn of(self, value: f64) -> f32 {
-        match self {
-            Self::None => value as f32,
-            Self::Sin => value.to_radians().sin() as f32,
-            Self::Cos => value.to_radians().cos() as f32,
-        }
-    }
-}
-
-struct WindowsPlan {
-    specs: Vec<ColumnSpec>,
-    channels: Vec<Channel>,
-    target: usize,
-    calendar: Vec<String>,
-}
-
-impl WindowsPlan {
-    fn new(job: &Job<'_>, layout: &WindowsLayout) -> Self {
-        let mut specs =
-            vec![ColumnSpec::new(&layout.entity, ColumnKind::Word), ColumnSpec::new(&layout.time, ColumnKind::Time)];
-        let mut channels: Vec<Channel> = Vec::new();
-        let mut add = |column: &String, transforms: &[(ChannelTransform, &str)]| {
-            let known = specs.iter().position(|spec| spec.column == *column && spec.kind == ColumnKind::Number);
-            let spec = known.unwrap_or_else(|| {
-                let mut spec = ColumnSpec::new(column, ColumnKind::Number);
-                if let Some(range) = job.config.ranges.iter().find(|range| range.column == *column) {
-                    spec.range = (range.low, range.high);
-                }
-                if *column == layout.target {
-                    spec.sentinel = job.config.mask.sentinel();
-                }
-                specs.push(spec);
-                specs.len() - 1
-            });
-            for (transform, suffix) in transforms {
-                let channel = Channel { name: format!("{column}{suffix}"), spec, transform: *transform };
-                if !channels.contains(&channel) {
-                    channels.push(channel);
-                }
-            }
-        };
-        for column in layout.inputs.iter().chain(&layout.circular) {
-            match layout.circular.contains(column) {
-                true => add(column, &[(ChannelTransform::Sin, ".sin"), (ChannelTransform::Cos, ".cos")]),
-                false => add(column, &[(ChannelTransform::None, "")]),
-            }
-        }
-        // The history always holds the target itself, whether it was named or not.
-        add(&layout.target, &[(ChannelTransform::None, "")]);
-        let is_target =
-            |channel: &Channel| channel.transform == ChannelTransform::None && channel.name == layout.target;
-        let target = channels.iter().position(is_target).unwrap_or(0);
-        Self { specs, channels, target, calendar: calendar::names(&layout.calendar) }
-    }
-
-    fn width(&self, layout: &WindowsLayout, entities: &[String]) -> usize {
-        layout.history * layout.steps * entities.len() * self.channels.len() + self.calendar.len()
-    }
-
-    fn inputs(&self, layout: &WindowsLayout, entities: &[String]) -> Vec<Input> {
-        let mut inputs = Vec::with_capacity(self.width(layout, entities));
-        let steps = labels::steps(layout);
-        for back in (1..=layout.history).rev() {
-            let window = labels::windows_back(layout, back);
-            for step in &steps {
-                for entity in entities {
-                    inputs.extend(self.channels.iter().map(|channel| Input {
-                        name: format!("{}[{entity},{window},{step}]", channel.name),
-                        source: self.specs[channel.spec].column.clone(),
-                        ..Input::default()
-                    }));
-                }
-            }
-        }
-        // Both ends of a circle are one input.
-        let stem = |name: &str| name.trim_end_matches(".sin").trim_end_matches(".cos").to_owned();
-        let calendar = |name: &String| Input { name: name.clone(), source: stem(name), ..Input::default() };
-        inputs.extend(self.calendar.iter().map(calendar));
-        inputs
-    }
-
-    /// Returns for every target cell the input with the target's value one window earlier.
-    fn persistence(&self, layout: &WindowsLayout, entities: &[String]) -> Vec<u32> {
-        let entities = entities.len();
-        let channels = self.channels.len();
-        let last = (layout.history - 1) * layout.steps;
-        (0..entities)
-            .flat_map(|entity| (0..layout.steps).map(move |step| (entity, step)))
-            .map(|(entity, step)| (((last + step) * entities + entity) * channels + self.target) as u32)
-            .collect()
-    }
-}
-
 /// Returns the valid ranges of a model's inputs. Rules of an angle cannot be applied to its sine and cosine: their columns are `unseen`.
 pub(crate) fn input_bounds(job: &Job<'_>, layout: &WindowsLayout, training: &StagedMeta) -> InputBounds {
     let plan = WindowsPlan::new(job, layout);
@@ -382,67 +268,10 @@ pub(crate) fn input_bounds(job: &Job<'_>, layout: &WindowsLayout, training: &Sta
         .iter()
         .filter(|channel| channel.transform != ChannelTransform::None)
         .map(|channel| &plan.specs[channel.spec]);
-    let hidden = turned.filter(|spec| input_bounds::has_rules(spec, &tokens)).map(|spec| spec.column.as_str());
+    let hidden = turned.filter(|spec| column_bounds::has_rules(spec, &tokens)).map(|spec| spec.column.as_str());
     InputBounds {
-        bounds: kept().map(|at| input_bounds::bounds(spec(at), 0.0, &tokens, limits[at])).collect(),
+        bounds: kept().map(|at| column_bounds::bounds(spec(at), 0.0, &tokens, limits[at])).collect(),
         unseen: hidden.collect::<BTreeSet<_>>().into_iter().map(str::to_owned).collect(),
-    }
-}
-
-/// Time range of the grid: whole windows, from the first to the last window with a row.
-#[derive(Debug)]
-struct Span {
-    entities: Vec<String>,
-    /// Step number (since 1970, in steps) of the grid's first step; a multiple of the window's steps.
-    first: i64,
-    /// Steps of the grid; a multiple of the window's steps.
-    steps: u64,
-    /// Steps from the first to the last with a row.
-    observed: u64,
-}
-
-impl Span {
-    fn new(table: &Table, layout: &WindowsLayout, keys: &Keys, entities: &[String]) -> Result<Self, StageError> {
-        let Some((low, high)) = keys.steps else {
-            let found = format!("no row has both {} and {}", layout.entity, layout.time);
-            return Err(StageError::zero_rows(table.path(), found));
-        };
-        let window = layout.steps as i64;
-        let first = low.div_euclid(window) * window;
-        let end = (high.div_euclid(window) + 1) * window;
-        let span =
-            Self { entities: entities.to_vec(), first, steps: (end - first) as u64, observed: (high - low + 1) as u64 };
-        let cells_max = keys.rows.saturating_mul(CELLS_PER_ROW_MAX).saturating_add(CELLS_FREE);
-        match span.steps.checked_mul(span.entities.len() as u64) {
-            Some(cells) if cells <= cells_max => Ok(span),
-            _ => Err(StageError::Sparse {
-                column: layout.time.clone(),
-                steps: span.observed,
-                step_s: layout.step_s,
-                entities: span.entities.len(),
-                rows: keys.rows,
-            }),
-        }
-    }
-
-    fn cells(&self) -> u64 {
-        self.steps * self.entities.len() as u64
-    }
-
-    fn repeated(&self, layout: &WindowsLayout, table: &Table, row: u64, cell: u64) -> StageError {
-        let (entity, time) = self.name(layout, cell);
-        StageError::RepeatedCell { path: table.path().to_path_buf(), row: row + 1, entity, time }
-    }
-
-    /// Returns the number of cells between the first and the last row's step.
-    fn observed_cells(&self) -> u64 {
-        self.observed * self.entities.len() as u64
-    }
-
-    fn name(&self, layout: &WindowsLayout, cell: u64) -> (String, String) {
-        let count = self.entities.len() as u64;
-        let seconds = (self.first + (cell / count) as i64) * layout.step_s - layout.time_offset_s;
-        (self.entities[(cell % count) as usize].clone(), super::timestamp::text(seconds))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Cutting of samples from the grid: the history before a window is the input, the window is the target.
 
-use super::{Span, WindowsPlan, grid::Grid};
+use super::{grid::Grid, plan::WindowsPlan, span::Span};
 use crate::stage::{
     Job, calendar,
     error::StageError,

@@ -11,13 +11,14 @@
 //! **Invariant:** ports keep their element types; no known number is rounded to zero or infinity.
 
 mod plan;
+mod range;
 #[cfg(test)]
 mod tests;
 
 use crate::{ExportError, error::Lost, model::halves, precision::Reduction};
 use enn_common::graph::{DType, Data, Graph, GraphValue, Id, Known, Node, Op, infer::GraphError};
-use half::{bf16, f16};
 use plan::halved_values;
+use range::{holds, is_exact};
 use std::collections::HashMap;
 
 /// Smallest number of elements of a weight that is stored in half.
@@ -69,29 +70,6 @@ fn is_table(value: &GraphValue) -> bool {
 /// Returns whether a known value is stored in half: a weight, or a table that half represents exactly, as one of zeros and ones.
 fn is_stored(value: &GraphValue, dtype: DType) -> bool {
     is_weight(value) || (is_table(value) && value.floats().into_iter().all(|number| is_exact(number, dtype)))
-}
-
-/// Returns whether an element type of two bytes represents a number exactly.
-fn is_exact(number: f32, dtype: DType) -> bool {
-    let half = if dtype == DType::F16 { f16::from_f32(number).to_f32() } else { bf16::from_f32(number).to_f32() };
-    half == number
-}
-
-/// Checks that an element type of two bytes can hold a known value: no number becomes infinite, and not all of them lose
-/// digits. The error describes the number found.
-fn holds(value: &GraphValue, dtype: DType) -> Result<(), String> {
-    if dtype != DType::F16 {
-        return Ok(());
-    }
-    let floats = value.floats();
-    let most = floats.iter().copied().filter(|v| v.is_finite()).map(f32::abs).fold(0.0, f32::max);
-    if f16::from_f32(most).is_infinite() {
-        return Err(format!("it holds {most:.3e}, the largest number is 65504"));
-    }
-    if most > 0.0 && most < f16::MIN_POSITIVE.to_f32() {
-        return Err(format!("it holds no number above {most:.3e}, below 6.1e-5 digits are lost"));
-    }
-    Ok(())
 }
 
 /// A graph that is being rewritten in half precision.

@@ -1,6 +1,6 @@
 //! The choice of nodes that are computed in half precision. Pure.
 
-use super::holds;
+use super::range::holds;
 use enn_common::graph::{Binary, DType, Graph, Id, Node, Op, Unary};
 
 /// Returns which values are computed in half precision.

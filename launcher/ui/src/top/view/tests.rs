@@ -3,9 +3,12 @@
 use super::*;
 use crate::{
     model::tests::{events, gang_events},
+    status::StatusContext,
     top::{
-        sample::{Gpu, GpuUse, ProcessLoad},
+        event_log::EventLog,
+        sample::{Gpu, GpuUse, ProcessLoad, Samples},
         state::WorkerFilter,
+        tail::LogTail,
     },
 };
 use enn_common::event::Event;

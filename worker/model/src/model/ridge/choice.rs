@@ -2,7 +2,9 @@
 //!
 //! **Invariant:** a fold is scored on rows that have no part in its fit, its scales, or the directions of the score.
 
-use super::{Basis, Centred, column_mean, directions};
+use super::basis::Basis;
+use super::centred::{Centred, column_mean};
+use crate::model::components::directions;
 use enn_common::mix::spread;
 use tch::{Kind, TchError, Tensor as Raw};
 

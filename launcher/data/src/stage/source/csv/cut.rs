@@ -4,7 +4,7 @@
 //! **Invariant:** every piece begins where a record begins. Cutter and decoder agree on what a quoted field is: one whose first
 //! byte is a quote.
 
-use super::{decode::CsvPiece, dialect::Dialect};
+use super::{decode::CsvPiece, dialect::Dialect, quotes::next_quoted};
 use crate::stage::{
     error::{Location, Position, StageError},
     source::{Piece, Pieces, Request},
@@ -171,29 +171,6 @@ fn open_quote(text: &[u8], separator: u8) -> Option<usize> {
         }
     }
     None
-}
-
-/// Returns the next quoted field from `at`, which is outside quotes: the offsets of its opening quote and after its closing quote.
-fn next_quoted(text: &[u8], mut at: usize, separator: u8) -> Option<(usize, Option<usize>)> {
-    loop {
-        let open = at + memchr::memchr(b'"', &text[at..])?;
-        let before = open.checked_sub(1).map(|before| text[before]);
-        if before.is_none_or(|byte| byte == separator || matches!(byte, b'\n' | b'\r')) {
-            return Some((open, closing(text, open + 1)));
-        }
-        at = open + 1;
-    }
-}
-
-/// Returns the offset after the quote that closes a field whose contents begin at `at`.
-pub(crate) fn closing(text: &[u8], mut at: usize) -> Option<usize> {
-    loop {
-        let quote = at + memchr::memchr(b'"', &text[at..])?;
-        if text.get(quote + 1) != Some(&b'"') {
-            return Some(quote + 1);
-        }
-        at = quote + 2;
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Decoding of whole records to a block of columns. This is the hot loop of staging: a number is parsed in place, and its end is the end
 //! of the field; everything else (quotes, blanks, missing tokens, wrong widths) takes the slow path.
 
-use super::cut::closing;
+use super::quotes::closing;
 use crate::stage::{
     error::CellError,
     source::{

@@ -7,6 +7,7 @@
 mod cut;
 mod decode;
 mod dialect;
+mod quotes;
 
 use super::{Pieces, Request, Source};
 use crate::stage::error::StageError;

@@ -1,0 +1,20 @@
+//! What needs nothing but `enn`, which `make build` makes, the programs that stand in for workers, a C compiler, and a Python for what tests
+//! forked scripts: agents, launches, crashes, files of released versions, and in `tidy` the rules that hold for the whole workspace.
+
+mod agent;
+mod control;
+mod crash;
+mod frozen;
+mod measured;
+mod preload;
+mod reform;
+mod run;
+mod runtime;
+mod second_tries;
+mod tidy;
+mod torchrun;
+mod warm;
+
+/// The agent, and the workers that do as their script says.
+const PROGRAMS: enn_tests::agent::Programs =
+    (env!("CARGO_BIN_EXE_agent_under_test"), env!("CARGO_BIN_EXE_fake_worker"));

@@ -1,0 +1,182 @@
+//! No file imports a file that imports it, neither directly nor through others.
+
+use super::{
+    hold,
+    imports::{Import, imports},
+    source::{PACKAGES, Workspace},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The files of a circle.
+type Circle = BTreeSet<String>;
+
+/// Circles that exist, each with the files in it and the reason.
+const KNOWN: &[(&str, &[&str])] = &[
+    (
+        "to be opened with the supervisor",
+        &[
+            "launcher/cluster/src/agent/body.rs",
+            "launcher/cluster/src/agent/callers.rs",
+            "launcher/cluster/src/agent/child.rs",
+            "launcher/cluster/src/agent/committer.rs",
+            "launcher/cluster/src/agent/dispatcher.rs",
+            "launcher/cluster/src/agent/env.rs",
+            "launcher/cluster/src/agent/hand.rs",
+            "launcher/cluster/src/agent/nodes.rs",
+            "launcher/cluster/src/agent/pool.rs",
+            "launcher/cluster/src/agent/spec.rs",
+            "launcher/cluster/src/agent/wait.rs",
+            "launcher/cluster/src/agent/worker.rs",
+        ],
+    ),
+    (
+        "to be opened with the supervisor",
+        &["launcher/cluster/src/agent/cause.rs", "launcher/cluster/src/agent/kernels.rs"],
+    ),
+    (
+        "to be opened with the supervisor",
+        &["launcher/cluster/src/rendezvous/decide.rs", "launcher/cluster/src/rendezvous/state.rs"],
+    ),
+    (
+        "to be opened with the op table",
+        &[
+            "worker/core/src/op/add_norm.rs",
+            "worker/core/src/op/aten.rs",
+            "worker/core/src/op/attention.rs",
+            "worker/core/src/op/attention_aten.rs",
+            "worker/core/src/op/attention_cpu.rs",
+            "worker/core/src/op/collective.rs",
+            "worker/core/src/op/cross_entropy.rs",
+            "worker/core/src/op/cuda.rs",
+            "worker/core/src/op/cuda_optim.rs",
+            "worker/core/src/op/decay.rs",
+            "worker/core/src/op/dilate.rs",
+            "worker/core/src/op/elementwise.rs",
+            "worker/core/src/op/flip.rs",
+            "worker/core/src/op/fp8.rs",
+            "worker/core/src/op/gated_norm.rs",
+            "worker/core/src/op/index.rs",
+            "worker/core/src/op/layout.rs",
+            "worker/core/src/op/linear_cpu.rs",
+            "worker/core/src/op/linear_cuda.rs",
+            "worker/core/src/op/loss.rs",
+            "worker/core/src/op/lower.rs",
+            "worker/core/src/op/matmul.rs",
+            "worker/core/src/op/mixed.rs",
+            "worker/core/src/op/mod.rs",
+            "worker/core/src/op/norm.rs",
+            "worker/core/src/op/optim.rs",
+            "worker/core/src/op/pairwise.rs",
+            "worker/core/src/op/predicate.rs",
+            "worker/core/src/op/random.rs",
+            "worker/core/src/op/reduce.rs",
+            "worker/core/src/op/retention.rs",
+            "worker/core/src/op/retention_lower.rs",
+            "worker/core/src/op/row.rs",
+            "worker/core/src/op/rows_cpu.rs",
+            "worker/core/src/op/sample.rs",
+            "worker/core/src/op/softmax.rs",
+            "worker/core/src/op/storage.rs",
+            "worker/core/src/op/vjp.rs",
+        ],
+    ),
+    (
+        "to be opened with the session",
+        &["worker/src/session/init.rs", "worker/src/session/life.rs", "worker/src/session/mod.rs"],
+    ),
+    (
+        "to be opened with the session",
+        &[
+            "worker/src/session/memory.rs",
+            "worker/src/session/remains.rs",
+            "worker/src/session/round.rs",
+            "worker/src/session/train.rs",
+        ],
+    ),
+    ("to be opened with the session", &["worker/src/session/steps.rs", "worker/src/session/steps/replay.rs"]),
+];
+
+/// What each file imports.
+struct Graph(BTreeMap<String, BTreeSet<String>>);
+
+impl Graph {
+    fn new(imports: &[Import<'_>]) -> Self {
+        let mut graph: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for import in imports {
+            let to = import.to.path.display().to_string();
+            graph.entry(import.from.path.display().to_string()).or_default().insert(to);
+        }
+        Self(graph)
+    }
+
+    /// The files that `file` imports, directly or through others.
+    fn reach(&self, file: &str) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        let mut open = vec![file.to_owned()];
+        while let Some(file) = open.pop() {
+            for next in self.0.get(&file).into_iter().flatten() {
+                if found.insert(next.clone()) {
+                    open.push(next.clone());
+                }
+            }
+        }
+        found
+    }
+
+    /// The largest sets of files in which each reaches all others.
+    fn circles(&self) -> BTreeSet<Circle> {
+        let reach: BTreeMap<&String, BTreeSet<String>> = self.0.keys().map(|file| (file, self.reach(file))).collect();
+        let circle_of = |file: &String| -> Circle {
+            let others = reach[file].iter().filter(|other| reach.get(other).is_some_and(|back| back.contains(file)));
+            others.cloned().collect()
+        };
+        self.0.keys().map(circle_of).filter(|circle| circle.len() > 1).collect()
+    }
+}
+
+/// The imports between files of a circle: one line for each pair of files.
+fn description(circle: &Circle, all: &[Import<'_>]) -> String {
+    let mut names: BTreeMap<(String, String), BTreeSet<&str>> = BTreeMap::new();
+    for import in all {
+        let from = import.from.path.display().to_string();
+        let to = import.to.path.display().to_string();
+        if circle.contains(&from) && circle.contains(&to) {
+            names.entry((from, to)).or_default().insert(&import.path);
+        }
+    }
+    let line = |((from, to), names): ((String, String), BTreeSet<&str>)| {
+        format!("\n    {from} imports from {to}: {}", names.into_iter().collect::<Vec<_>>().join(", "))
+    };
+    names.into_iter().map(line).collect()
+}
+
+#[test]
+fn files_import_each_other_in_no_circle() {
+    let workspace = Workspace::load();
+    let mut known: BTreeSet<Circle> =
+        KNOWN.iter().map(|(_, files)| files.iter().map(|file| (*file).to_owned()).collect()).collect();
+    assert_eq!(known.len(), KNOWN.len(), "a circle stands twice in KNOWN");
+    let mut breaches = Vec::new();
+    for package in &PACKAGES {
+        let all = imports(workspace.sources(package.name)).inside;
+        for circle in Graph::new(&all).circles() {
+            if !known.remove(&circle) {
+                breaches.push(format!(
+                    "a circle of {} files in {}:{}",
+                    circle.len(),
+                    package.folder,
+                    description(&circle, &all)
+                ));
+            }
+        }
+    }
+    for circle in known {
+        let files = circle.into_iter().collect::<Vec<_>>().join(", ");
+        breaches.push(format!("KNOWN names a circle that no longer exists: {files}"));
+    }
+    hold(
+        "the imports between files of a package form no circle",
+        "move what both need to a file below, or pass it in; take a circle that you opened out of KNOWN in tests/tests/plain/tidy/circles.rs",
+        breaches,
+    );
+}

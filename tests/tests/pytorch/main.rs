@@ -1,0 +1,4 @@
+//! What needs a Python with PyTorch: tools of others that make something of what we export. Tests that find none say so and pass, except
+//! where the environment says that they must run, as `make aoti` and `make makers` do. More with PyTorch is in `tests/conformance`.
+
+mod makers;
