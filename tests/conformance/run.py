@@ -16,12 +16,12 @@ HERE = Path(__file__).resolve().parent
 # How a check says that a test failed and is tried again; see _enn_torchrun.py.
 AGAIN = "  again "
 CHECK_SECONDS_MAX = 900
-# They hold how long something took, and have the machine for themselves.
-MEASURE = {"launcher_scripts"}
+# They hold how long something took, or that processes which import PyTorch meet in time, and have the machine for themselves.
+MEASURE = {"launcher_scripts", "launcher_pytorch_agent"}
 # They meet at ports that torchrun has by default: one of them at a time.
 PORTS = {"group", "launcher_preload", "launcher_pytorch", "launcher_pytorch_agent", "launcher_training", "preload_torch", "store_pytorch"}
 # They take longest, and begin first.
-LONG = ["export_sweep", "launcher_pytorch_agent", "export_tf", "kernels_on_cpu", "launcher_pytorch", "preload_torch", "export_aoti"]
+LONG = ["export_sweep", "export_tf", "kernels_on_cpu", "launcher_pytorch", "preload_torch", "export_aoti"]
 SHOWN = threading.Lock()
 
 
