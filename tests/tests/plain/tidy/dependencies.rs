@@ -15,8 +15,7 @@ use std::{
 use toml::Table;
 
 /// Dependencies that no source names, with the reason: package, dependency.
-const UNNAMED: [(&str, &str, &str); 1] =
-    [("enn-tests", "proc-macro2", "its feature span-locations gives the trees of syn their lines")];
+const UNNAMED: [(&str, &str, &str); 0] = [];
 
 /// What cargo knows of the crates of a build on this machine, without asking the network.
 fn metadata() -> Value {
