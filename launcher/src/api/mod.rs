@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! use enn_launcher::{api, facts::Facts};
-//! # fn f() -> Result<(), crate::Error> {
+//! # fn f() -> Result<(), enn_launcher::Error> {
 //! let facts = Facts::gather();
 //! let config = api::load_config("weather.toml".as_ref(), &[], &facts)?;
 //! let run = api::train(&config, &facts, &api::TrainOptions::default())?;
