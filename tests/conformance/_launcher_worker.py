@@ -9,6 +9,7 @@ import sys
 import types
 from pathlib import Path
 
+import torch.distributed as distributed
 from torch.distributed.elastic.multiprocessing.errors import record
 
 
@@ -27,6 +28,9 @@ def main():
     result = record(function)(*args)
     path = Path(sys.argv[2]) / f"{os.environ['ENN_ROUND']}.{os.environ['RANK']}.pickle"
     path.write_bytes(pickle.dumps(result))
+    # Functions of the test leave their group to the end of the process, where a thread of Gloo may abort it.
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
