@@ -48,7 +48,7 @@ demo: build ## Train, predict and report on real weather data with two elastic w
 	echo "report       $$run/report.html"
 
 # In the dev profile, which compiles an edit soonest. Tests that need nothing are those of the default members.
-check: libtorch ## What to run before each commit: format, clippy, tidy, unit tests that need no libtorch (under 90 s when warm)
+check: libtorch ## What to run before each commit: format, clippy, tidy, unit tests that need no libtorch
 	@$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	PROPTEST_CASES=32 $(CARGO) test --quiet --lib
