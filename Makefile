@@ -24,7 +24,7 @@ TORCH_LIB = $(shell $(PYTHON) worker/setup/libtorch.py --print-lib)
 PASSIVE = export OMP_WAIT_POLICY=passive
 WITH_TORCH = export LD_LIBRARY_PATH="$(TORCH_LIB)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" ENN_BIN_DIR="$(BIN)"
 
-.PHONY: help libtorch build demo check test soak test-gpu conformance releases programs aoti makers pins venv torchft bench bench-gpu measured cuda asan fuzz doctor lint deps clean-runs
+.PHONY: help libtorch build demo check test soak test-gpu conformance releases programs aoti makers pins venv environments torchft bench bench-gpu measured cuda asan fuzz doctor lint deps clean-runs
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -54,7 +54,8 @@ check: libtorch ## What to run before each commit: format, clippy, tidy, unit te
 	PROPTEST_CASES=32 $(CARGO) test --quiet --lib
 	$(CARGO) test --quiet --test plain -- tidy measured second_tries
 
-# Slurm's tests wait for Slurm: they run beside the others. Tests of documentation run in the crates that have some.
+# Slurm's tests wait for Slurm: they run beside the others. Tests of documentation run in the crates that have some. WITHOUT is a filter of
+# nextest for tests that are left out.
 test: build ## Every test that needs no GPU
 	@$(WITH_TORCH)
 	$(PASSIVE)
@@ -64,7 +65,7 @@ test: build ## Every test that needs no GPU
 		exit
 	fi
 	failed=0
-	others=$$($(PYTHON) tests/in_one_process.py --others)
+	others="$$($(PYTHON) tests/in_one_process.py --others)$(if $(WITHOUT), and not ($(WITHOUT)))"
 	$(CARGO) nextest run --cargo-profile $(PROFILE) --workspace --no-run
 	said=$$(mktemp)
 	$(PYTHON) tests/in_one_process.py $(PROFILE) slurm > "$$said" 2>&1 & slurm=$$!
@@ -76,11 +77,12 @@ test: build ## Every test that needs no GPU
 	$(CARGO) test --profile $(PROFILE) --workspace --doc --quiet || failed=$$?
 	exit $$failed
 
-soak: build ## The long suites, before an issue ends: hundreds of random faults and kills, a minute of damaged input for each reader (an hour)
+soak: build ## The long suites, before a release: hundreds of random faults and kills, a minute of damaged input for each reader (an hour)
 	@$(WITH_TORCH)
 	$(PASSIVE)
-	ENN_CHAOS_SCHEDULES=400 ENN_NODES_SCHEDULES=64 ENN_SAVES_KILLS=100 \
-		$(CARGO) test --profile $(PROFILE) --workspace --no-fail-fast --test libtorch -- chaos::random nodes::faults saves:: --test-threads 2
+	ENN_CHAOS_SCHEDULES=400 ENN_NODES_SCHEDULES=64 ENN_SAVES_KILLS=100 ENN_CRASH_POINTS=30 \
+		$(CARGO) test --profile $(PROFILE) --workspace --no-fail-fast --test libtorch -- chaos::random nodes::faults saves:: crash:: --test-threads 2
+	ENN_ROUNDS=1000 $(CARGO) test --profile $(PROFILE) --workspace --test cpu -- rounds:: --test-threads 2
 	$(MAKE) fuzz PROFILE=$(PROFILE)
 
 test-gpu: build venv ## Tests that need a GPU, two for some; those of our own kernels once more under compute-sanitizer
@@ -107,6 +109,12 @@ test-gpu: build venv ## Tests that need a GPU, two for some; those of our own ke
 
 venv: ## Python with PyTorch 2.11 in target/venv, for conformance and benches (4.6 GB)
 	@[[ "$(ENN_PYTHON)" != "$(TARGET)/venv/bin/python" ]] || tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)"
+
+environments: venv ## All downloads of the conformance checks: target/venv, TensorFlow, coremltools, headers of onnxruntime, tests of PyTorch (7 GB)
+	@tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" tf
+	tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" coreml
+	tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" headers --no-deps
+	$(ENN_PYTHON) tests/conformance/_pytorch_source.py
 
 conformance: build venv ## Tests against PyTorch itself
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"

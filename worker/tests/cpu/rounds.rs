@@ -1,5 +1,5 @@
-//! Rounds that end early and begin anew: groups cut from another thread while peers stand still, forming given up, and a
-//! thousand rounds in one process that leave nothing behind. Shared memory and Gloo, with real processes.
+//! Rounds that end early and begin anew: groups cut from another thread while peers stand still, forming given up, and many
+//! rounds in one process that leave nothing behind. Shared memory and Gloo, with real processes.
 //!
 //! Every rank but 0 is this test binary started again (`child`, told who it is through the environment).
 
@@ -223,6 +223,14 @@ fn no_more_than(before: (usize, usize, usize, usize)) {
     assert!(kept_back || now.3 < before.3 + RSS_GROWTH_KIB_MAX, "{} KiB grew to {} KiB", before.3, now.3);
 }
 
+/// Rounds of two ranks, unless the environment says how many; other tests of rounds take a share of them.
+const ROUNDS: u32 = 250;
+
+#[expect(clippy::disallowed_methods, reason = "the environment says how many rounds, as `make soak` does")]
+fn rounds() -> u32 {
+    std::env::var("ENN_ROUNDS").map_or(ROUNDS, |text| text.parse().expect("ENN_ROUNDS is a number"))
+}
+
 fn many_rounds(way: &str, size: u32, rounds: u32) {
     tch::set_num_threads(1);
     let store = store();
@@ -269,38 +277,38 @@ fn deadly_rounds(way: &str, rounds: u32) {
 
 #[test]
 #[ignore = "alone in its process; see below"]
-fn thousand_shm() {
-    many_rounds("shm", 2, 1000);
+fn many_shm() {
+    many_rounds("shm", 2, rounds());
 }
 
 #[test]
 #[ignore = "alone in its process; see below"]
-fn thousand_gloo() {
-    many_rounds("gloo", 2, 1000);
+fn many_gloo() {
+    many_rounds("gloo", 2, rounds());
 }
 
 #[test]
 #[ignore = "alone in its process; see below"]
 fn four_ranks() {
-    many_rounds("shm", 4, 200);
-    many_rounds("gloo", 4, 300);
+    many_rounds("shm", 4, rounds() / 4);
+    many_rounds("gloo", 4, rounds() / 3);
 }
 
 #[test]
 #[ignore = "alone in its process; see below"]
 fn deadly() {
-    deadly_rounds("shm", 24);
-    deadly_rounds("gloo", 24);
+    deadly_rounds("shm", rounds() / 20);
+    deadly_rounds("gloo", rounds() / 20);
 }
 
 #[test]
-fn a_thousand_rounds_in_shared_memory_leave_nothing() {
-    alone("thousand_shm");
+fn many_rounds_in_shared_memory_leave_nothing() {
+    alone("many_shm");
 }
 
 #[test]
-fn a_thousand_rounds_of_gloo_leave_nothing() {
-    alone("thousand_gloo");
+fn many_rounds_of_gloo_leave_nothing() {
+    alone("many_gloo");
 }
 
 #[test]

@@ -167,7 +167,7 @@ fn no_training_rows_is_an_error_with_a_hint() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(6))]
 
     /// Whatever the rows hold that a baseline is judged on, its forecasts of a training row stay the same to the bit: of what is judged on
     /// validation rows whatever validation and test rows hold, of what is judged on test rows whatever test rows hold.

@@ -126,8 +126,8 @@ fn each_way_to_fail_is_told_in_a_sentence_of_ours_with_what_helps() {
     let (error, _) = failed("say({'gave_up': 'tactics are out'})", LIMITS);
     assert!(error.contains(": it gave up: tactics are out\nhint: another release"), "{error}");
     let script = "print('at work', flush=True)\nimport time\ntime.sleep(1000)";
-    let (error, said) = failed(script, Limits { time: Duration::from_secs(15), ..LIMITS });
-    assert!(error.contains(": it was not done within 15 s; its output") && said == "at work\n", "{error}: {said}");
+    let (error, said) = failed(script, Limits { time: Duration::from_secs(5), ..LIMITS });
+    assert!(error.contains(": it was not done within 5 s; its output") && said == "at work\n", "{error}: {said}");
 }
 
 #[test]
