@@ -14,7 +14,9 @@
 //!     48  signature  u64   worker     the operands' signature
 //!     56  text       424 B worker     operation, kernel and operands, separated by line feeds, UTF-8
 //!    480  waited     u64   worker     nanoseconds this rank has waited for others since the round began
-//!    488  rest             reserved
+//!    488  staging    u64   launcher   not 0: it writes the shares of checkpoints that are left in the memory behind the page
+//!    496  snapshots  16 B  both       a ticket each: 0 while the snapshot is the worker's
+//!    512  rest             reserved
 //! ```
 //! A worker that dies with an open intent leaves it to be read: that kernel is not tried again on such operands.
 //!

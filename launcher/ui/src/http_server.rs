@@ -246,7 +246,7 @@ async fn serve(
         let client = Arc::clone(&place.client);
         let service = service_fn(move |request| respond(Arc::clone(&own), Arc::clone(&client), request));
         let client = Arc::clone(&place.client);
-        let stream = TokioIo::new(ClientSocket { stream, wait: limits.write_wait, until: None, client });
+        let stream = TokioIo::new(ClientSocket::new(stream, limits.write_wait, client));
         let connection = timeout(limits.connection_max, graceful.watch(http.serve_connection(stream, service)));
         let own = Arc::clone(&handler);
         handler.on_connection(1);
@@ -294,7 +294,7 @@ async fn reject(mut stream: TcpStream, handler: Arc<impl HttpHandler>, _permit: 
         answer.body.len()
     );
     let body = if received.starts_with(b"HEAD ") { &[] } else { answer.body.as_slice() };
-    let mut stream = ClientSocket { stream, wait: LINGER_MAX, until: None, client: Arc::default() };
+    let mut stream = ClientSocket::new(stream, LINGER_MAX, Arc::default());
     let responding = async {
         stream.write_all(&[head.as_bytes(), body].concat()).await?;
         stream.shutdown().await
@@ -327,15 +327,50 @@ async fn respond(
     Ok(response)
 }
 
-/// A socket that closes when a client reads nothing for too long, and that drains the input of a refused client before it ends.
+/// Returns the answer to a request that is not HTTP, or is too long: hyper refuses it without a text and without a type.
+fn refusal(written: &[u8]) -> Option<Vec<u8>> {
+    let (line, text) = match written.get(..12)? {
+        b"HTTP/1.1 400" => ("400 Bad Request", "this is no HTTP/1.1 request\n"),
+        b"HTTP/1.1 414" | b"HTTP/1.1 431" => ("431 Request Header Fields Too Large", "the request is too long\n"),
+        _ => return None,
+    };
+    let has_type = memchr::memmem::find(written, b"\r\ncontent-type: ").is_some();
+    let length = text.len();
+    let head = format!("HTTP/1.1 {line}\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+    (!has_type).then(|| [head, text.to_owned()].concat().into_bytes())
+}
+
+/// A socket that closes when a client reads nothing for too long, that drains the input of a refused client before it ends, and that tells
+/// such a client why.
 struct ClientSocket {
     stream: TcpStream,
     wait: Duration,
     until: Option<Pin<Box<Sleep>>>,
     client: Arc<Client>,
+    /// The rest of a refusal, which is sent instead of everything else.
+    refusal: Option<Vec<u8>>,
 }
 
 impl ClientSocket {
+    fn new(stream: TcpStream, wait: Duration, client: Arc<Client>) -> Self {
+        Self { stream, wait, until: None, client, refusal: None }
+    }
+
+    fn send_refusal(&mut self, mut rest: Vec<u8>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !rest.is_empty() {
+            let written = Pin::new(&mut self.stream).poll_write(context, &rest);
+            match self.patiently(written, context) {
+                Poll::Ready(Ok(count)) => drop(rest.drain(..count)),
+                other => {
+                    self.refusal = Some(rest);
+                    return other.map_ok(|_| ());
+                }
+            }
+        }
+        self.refusal = Some(rest);
+        Poll::Ready(Ok(()))
+    }
+
     fn patiently<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         self.client.unsent.store(written.is_pending(), Relaxed);
         if written.is_ready() {
@@ -364,9 +399,8 @@ impl AsyncRead for ClientSocket {
 }
 
 impl AsyncWrite for ClientSocket {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.patiently(written, context)
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(context, &[io::IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -374,6 +408,11 @@ impl AsyncWrite for ClientSocket {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        let first = parts.iter().find(|part| !part.is_empty());
+        if let Some(rest) = self.refusal.take().or_else(|| refusal(first?)) {
+            ready!(self.send_refusal(rest, context))?;
+            return Poll::Ready(Ok(parts.iter().map(|part| part.len()).sum()));
+        }
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
         self.patiently(written, context)
     }

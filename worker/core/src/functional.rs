@@ -100,12 +100,8 @@ operations! {
     /// (x − mean)/√(variance + eps) · w + b over the last axis; w and b of its size.
     pub fn layer_norm(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64)
         => Op::LayerNorm { affine: true, eps: eps.into() }, [x, w, b];
-    /// Layer norm over the last axis without weight and bias.
-    pub fn layer_norm_plain(x: &Tensor, eps: f64) => Op::LayerNorm { affine: false, eps: eps.into() }, [x];
     /// x/√(mean of x² + eps) · w over the last axis; w of its size.
     pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f64) => Op::RmsNorm { affine: true, eps: eps.into() }, [x, w];
-    /// RMS norm over the last axis without a weight.
-    pub fn rms_norm_plain(x: &Tensor, eps: f64) => Op::RmsNorm { affine: false, eps: eps.into() }, [x];
     /// Sum over axes; none means x itself.
     pub fn sum(x: &Tensor, dims: &[i64], keepdim: bool) => Op::Sum { axes: Axes::from_slice(dims), keepdim }, [x];
     /// Sum of all elements, a tensor of 0 axes.

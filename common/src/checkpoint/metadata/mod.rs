@@ -186,5 +186,4 @@ impl TensorEntry {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
 mod tests;

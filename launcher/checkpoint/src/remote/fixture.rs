@@ -8,11 +8,11 @@ use std::{
 
 /// A run with one checkpoint of a step, larger than a part of an upload.
 pub(crate) fn run(root: &Path, step: u64, fill: u8) -> PathBuf {
-    run_of(root, step, [fill; 2])
+    run_of(root, step, fill, fill)
 }
 
 /// The same with a large tensor full of one number and a small one full of another.
-pub(crate) fn run_of(root: &Path, step: u64, [large, small]: [u8; 2]) -> PathBuf {
+pub(crate) fn run_of(root: &Path, step: u64, large: u8, small: u8) -> PathBuf {
     let checkpoints = root.join("checkpoints");
     let temporary = checkpoints.join(name::temporary(step, "a"));
     let mut shard = ShardWriter::create(&temporary, 0).unwrap();

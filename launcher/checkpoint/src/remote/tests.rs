@@ -188,8 +188,8 @@ fn a_mirror_has_the_newest_checkpoint_when_it_ends() {
 fn of_a_checkpoint_at_an_address_no_more_comes_than_differs() {
     let dir = tempfile::tempdir().unwrap();
     let remote_runs = tempfile::tempdir().unwrap();
-    let here = run_of(dir.path(), 10, [1, 2]);
-    run_of(remote_runs.path(), 20, [1, 3]);
+    let here = run_of(dir.path(), 10, 1, 2);
+    run_of(remote_runs.path(), 20, 1, 3);
     let store = memory();
     push_run(remote_runs.path(), &store, true, false, &mut quiet).unwrap();
     let outline = |name: &str| Outline::open(&store, &dir.path().join(name)).unwrap();

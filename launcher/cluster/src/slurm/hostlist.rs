@@ -1,4 +1,4 @@
-//! Slurm's host lists: `gpu[001-003,007],cpu-[a,b][1-2]` to names and back.
+//! Slurm's host lists: `gpu[001-003,007],cpu-[a,b][1-2]` to names.
 //!
 //! Zero padding follows Slurm: numbers are padded to the width of the range's first number. An item between brackets that is
 //! no number stands for itself. Several brackets count like digits: the last one varies fastest.
@@ -180,79 +180,6 @@ impl NamePart {
     }
 }
 
-/// Returns a list that [`expand`]s to these names in this order; neighbours that differ in their last number share brackets.
-pub fn compress(names: &[String]) -> String {
-    // Finished entries are converted to text at once: as entries, tens of thousands of names would be many times as large.
-    let mut list = String::new();
-    let mut open = None::<Entry>;
-    let mut close = |entry: &Entry| {
-        list.push_str(if list.is_empty() { "" } else { "," });
-        list.push_str(&entry.text());
-    };
-    for name in names {
-        let (prefix, digits) = name.split_at(name.trim_end_matches(|c: char| c.is_ascii_digit()).len());
-        let number = digits.parse::<u64>().ok();
-        match (&mut open, number) {
-            (Some(entry), Some(number)) if entry.prefix == prefix && !entry.runs.is_empty() => {
-                entry.add(number, digits)
-            }
-            _ => {
-                let prefix = if number.is_some() { prefix } else { name };
-                let runs = number.map(|number| Run::of(number, digits)).into_iter().collect();
-                open.replace(Entry { prefix: prefix.to_owned(), runs }).iter().for_each(&mut close);
-            }
-        }
-    }
-    open.iter().for_each(close);
-    list
-}
-
-/// Names with a common prefix.
-struct Entry {
-    prefix: String,
-    runs: Vec<Run>,
-}
-
-struct Run {
-    first: u64,
-    last: u64,
-    digits: String,
-}
-
-impl Run {
-    fn of(number: u64, digits: &str) -> Self {
-        Self { first: number, last: number, digits: digits.to_owned() }
-    }
-
-    fn text(&self) -> String {
-        let width = self.digits.len();
-        if self.first == self.last { self.digits.clone() } else { format!("{}-{:0width$}", self.digits, self.last) }
-    }
-}
-
-impl Entry {
-    fn add(&mut self, number: u64, digits: &str) {
-        match self.runs.last_mut() {
-            Some(run)
-                if run.last.checked_add(1) == Some(number)
-                    && format!("{number:0width$}", width = run.digits.len()) == digits =>
-            {
-                run.last = number;
-            }
-            _ => self.runs.push(Run::of(number, digits)),
-        }
-    }
-
-    fn text(&self) -> String {
-        let runs: Vec<String> = self.runs.iter().map(Run::text).collect();
-        match self.runs.as_slice() {
-            [] => self.prefix.clone(),
-            [run] if run.first == run.last => format!("{}{}", self.prefix, run.digits),
-            _ => format!("{}[{}]", self.prefix, runs.join(",")),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -324,38 +251,7 @@ mod tests {
         assert!(long(&"n".repeat(254)) && long(&format!("n[{}1-9]", "0".repeat(253))));
     }
 
-    #[test]
-    fn names_are_compressed() {
-        for (list, expected) in [
-            ("n1,n2,n3", "n[1-3]"),
-            ("n01,n02,n10", "n[01-02,10]"),
-            ("n1,n3,n02,n2", "n[1,3,02,2]"),
-            ("n9,n10,n099,n100", "n[9-10,099-100]"),
-            ("n98,n99,n100,n101", "n[98-101]"),
-            ("n1x1,n1x2,n2x1", "n1x[1-2],n2x1"),
-            ("a,b,n1,b", "a,b,n1,b"),
-            ("n0,n00,n,n1", "n[0,00],n,n1"),
-        ] {
-            assert_eq!(compress(&expand(list).unwrap()), expected);
-        }
-    }
-
     proptest! {
-        #[test]
-        fn compressing_is_undone_by_expanding(
-            names in prop::collection::vec("[a-c]{0,1}-{0,1}[0-2]{0,1}x{0,1}[0-9]{0,3}".prop_filter("a name", |n| !n.is_empty()), 1..40),
-        ) {
-            prop_assert_eq!(expand(&compress(&names)), Ok(names));
-        }
-
-        #[test]
-        fn runs_survive(prefix in "[a-z][a-z0-9-]{0,5}", first in 0_u64..2000, count in 1_u64..300, width in 1_usize..6) {
-            let names: Vec<String> = (first..first + count).map(|n| format!("{prefix}x{n:0width$}")).collect();
-            let list = compress(&names);
-            prop_assert_eq!(expand(&list), Ok(names));
-            prop_assert!(list.len() < 40, "{}", list);
-        }
-
         #[test]
         fn no_text_makes_it_panic(list in "[a-b0-9,\\[\\]\\- x]{0,40}") {
             if let Ok(names) = expand(&list) {
