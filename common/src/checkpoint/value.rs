@@ -29,10 +29,6 @@ impl Value {
     pub fn as_str(&self) -> Option<&str> {
         if let Self::Str(text) = self { Some(text) } else { None }
     }
-
-    pub fn as_int(&self) -> Option<i64> {
-        if let Self::Int(int) = self { Some(*int) } else { None }
-    }
 }
 
 impl From<bool> for Value {

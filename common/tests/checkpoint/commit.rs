@@ -7,6 +7,7 @@ use enn_common::{
         prune::{remove, verdicts, verdicts_with_progress},
         remove_leftovers,
         retain::Rule,
+        value::Value,
     },
     fs::Disk,
 };
@@ -25,7 +26,7 @@ fn every_division_reads_back() {
         assert_eq!(found.tensor("model.big").unwrap().bytes, pattern(13, 160_000));
         assert_eq!(found.tensor("progress.step").unwrap().bytes, 12u64.to_le_bytes());
         assert_eq!(found.tensor("model.empty").unwrap().shape, [0, 4]);
-        assert_eq!(found.value("progress.note").unwrap().get("step").unwrap().as_int(), Some(12));
+        assert_eq!(found.value("progress.note").unwrap().get("step"), Some(&Value::Int(12)));
         for &dtype in TensorDType::ALL {
             let tensor = found.tensor(&format!("types.{}", dtype.torch())).unwrap();
             assert_eq!((tensor.dtype, tensor.bytes.len() as u64), (dtype, 6 * dtype.bytes()));

@@ -315,13 +315,6 @@ int32_t enn_store_delete(enn_store* store, const char* key, int32_t* deleted) {
   });
 }
 
-int32_t enn_store_num_keys(enn_store* store, int64_t* keys) {
-  return guarded([&] {
-    *keys = store->store->getNumKeys();
-    return ENN_OK;
-  });
-}
-
 // What ends a group: made before the group, given to it, freed when nobody wants to end it any more.
 enn_cut* enn_cut_new() {
   return new enn_cut{std::make_shared<enn::Line>()};

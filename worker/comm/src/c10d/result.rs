@@ -167,13 +167,6 @@ impl StoreClient {
         self.on_key("delete", key, |store, key| number(|there| unsafe { sys::enn_store_delete(store, key, there) }))
             .map(|there: i32| there != 0)
     }
-
-    /// Returns the number of keys in the whole store, those of other prefixes included.
-    pub fn num_keys(&self) -> Result<i64, CommError> {
-        // SAFETY: the handle lives as long as self.
-        let keys = number(|keys| unsafe { sys::enn_store_num_keys(self.0.as_ptr(), keys) });
-        keys.map_err(|fault| fault.at("num_keys", ""))
-    }
 }
 
 impl Drop for StoreClient {

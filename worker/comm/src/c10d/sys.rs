@@ -58,7 +58,6 @@ unsafe extern "C" {
     pub(super) fn enn_store_check(store: *mut enn_store, key: *const c_char, present: *mut i32) -> i32;
     pub(super) fn enn_store_wait(store: *mut enn_store, key: *const c_char, timeout_ms: i64) -> i32;
     pub(super) fn enn_store_delete(store: *mut enn_store, key: *const c_char, deleted: *mut i32) -> i32;
-    pub(super) fn enn_store_num_keys(store: *mut enn_store, keys: *mut i64) -> i32;
 
     pub(super) fn enn_store_guarded(
         store: *mut enn_store,
