@@ -69,7 +69,8 @@ test: build ## Every test that needs no GPU
 	$(CARGO) nextest run --cargo-profile $(PROFILE) --workspace --no-run
 	said=$$(mktemp)
 	$(PYTHON) tests/in_one_process.py $(PROFILE) slurm > "$$said" 2>&1 & slurm=$$!
-	$(CARGO) nextest run --cargo-profile $(PROFILE) --workspace --no-fail-fast -E "$$others" || failed=$$?
+	$(CARGO) nextest run --profile all --test-threads $$((2 * $$(nproc))) --cargo-profile $(PROFILE) --workspace --no-fail-fast \
+		-E "$$others" || failed=$$?
 	$(PYTHON) tests/in_one_process.py $(PROFILE) libtorch || failed=$$?
 	wait $$slurm || failed=$$?
 	cat "$$said"

@@ -336,7 +336,8 @@ fn refusal(written: &[u8]) -> Option<Vec<u8>> {
     };
     let has_type = memchr::memmem::find(written, b"\r\ncontent-type: ").is_some();
     let length = text.len();
-    let head = format!("HTTP/1.1 {line}\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+    let head =
+        format!("HTTP/1.1 {line}\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
     (!has_type).then(|| [head, text.to_owned()].concat().into_bytes())
 }
 

@@ -51,7 +51,10 @@ fn what_is_no_scrape_is_refused() {
     assert!(ask(server.address(), b"GET /etc/passwd HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
     assert!(ask(server.address(), b"PUT /metrics HTTP/1.1\r\n\r\n").contains("allow: GET, HEAD\r\n"));
     let no_http = ask(server.address(), b"hello\r\n\r\n");
-    assert!(no_http.starts_with("HTTP/1.1 400 ") && no_http.ends_with("\r\n\r\nthis is no HTTP/1.1 request\n"), "{no_http}");
+    assert!(
+        no_http.starts_with("HTTP/1.1 400 ") && no_http.ends_with("\r\n\r\nthis is no HTTP/1.1 request\n"),
+        "{no_http}"
+    );
     let long = [b"GET /metrics HTTP/1.1\r\nX: ".as_slice(), &vec![b'a'; REQUEST_BYTES_MAX + 1]].concat();
     let long = ask(server.address(), &long);
     assert!(long.starts_with("HTTP/1.1 431 ") && long.ends_with("\r\n\r\nthe request is too long\n"), "{long}");
