@@ -22,6 +22,4 @@ pub use remote_runs::{KnownRuns, RemoteRuns, upload_run};
 pub use store::Store;
 
 #[cfg(test)]
-mod fixture;
-#[cfg(test)]
 mod tests;

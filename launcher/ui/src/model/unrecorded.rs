@@ -28,14 +28,21 @@ impl RunView {
 }
 
 #[cfg(test)]
-#[path = "../../../checkpoint/src/remote/fixture.rs"]
-mod fixture;
-
-#[cfg(test)]
 mod tests {
-    use super::fixture::run;
     use super::*;
     use crate::model::tests::{events, view_after};
+    use enn_common::checkpoint::{Draft, ShardWriter, TensorDType, commit};
+    use std::path::PathBuf;
+
+    /// Commits a checkpoint of a step with one tensor of 1 MiB.
+    fn checkpoint(run: &Path, step: u64) -> PathBuf {
+        let temporary = run.join("checkpoints").join(name::temporary(step, "a"));
+        let mut shard = ShardWriter::create(&temporary, 0).unwrap();
+        shard.whole("best.w", TensorDType::U8, &[1 << 20], &vec![1; 1 << 20]).unwrap();
+        let committed = run.join("checkpoints").join(name::committed(step));
+        let draft = Draft { step, ..Draft::default() };
+        commit(&temporary, &committed, &[shard.finish().unwrap()], draft).unwrap().path
+    }
 
     #[test]
     fn a_checkpoint_that_nobody_told_of_is_there() {
@@ -44,16 +51,16 @@ mod tests {
         let mut view = view_after(&events());
         let recorded = steps(&view);
         view.take_unrecorded(dir.path());
-        run(dir.path(), 10, 1);
+        checkpoint(dir.path(), 10);
         view.take_unrecorded(dir.path());
         assert_eq!(steps(&view), recorded, "older ones are as the journal has them");
-        run(dir.path(), 30, 1);
+        checkpoint(dir.path(), 30);
         // What has no manifest is none.
-        std::fs::remove_file(run(dir.path(), 40, 1).join(name::MANIFEST)).unwrap();
+        std::fs::remove_file(checkpoint(dir.path(), 40).join(name::MANIFEST)).unwrap();
         view.take_unrecorded(dir.path());
         view.take_unrecorded(dir.path());
         assert_eq!(steps(&view), [recorded, vec![30]].concat());
-        assert_eq!(view.checkpoints.last().unwrap().bytes / (9 << 20), 1);
+        assert_eq!(view.checkpoints.last().unwrap().bytes >> 20, 1);
         let mut new = RunView::default();
         new.take_unrecorded(dir.path());
         assert_eq!(steps(&new), [30]);
