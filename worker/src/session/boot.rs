@@ -4,8 +4,7 @@
 
 use super::{
     SessionError,
-    link::{Link, Order},
-    mmap, unix,
+    link::{Link, Order, mmap, unix},
 };
 use enn_comm::{CommError, Forming, Gloo, GlooOptions, Meshed, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store};
 use enn_common::{

@@ -8,56 +8,39 @@
 //! ones and a resumed run takes them again.
 
 pub mod agree;
-mod autobatch;
 pub mod boot;
-mod calibrate;
-mod carried;
-mod cause;
+pub mod checkpointing;
 mod clock;
 pub mod dataset;
 pub mod decide;
-pub mod engine;
 mod error;
-pub mod evaluate;
-mod export;
-mod guard;
-mod handover;
-mod heritage;
-mod host_memory;
+pub mod eval;
+pub mod excluded_rows;
+pub mod inference;
 pub mod init;
 pub mod kernels;
 pub mod learner;
-mod ledger;
-mod life;
 pub mod link;
-pub mod measure;
 mod memory;
-mod mmap;
-mod pace;
-pub mod poisoned;
-pub mod portion;
+mod nonfinite_cause;
 pub mod precision;
-pub mod predict;
 mod program;
 pub mod progress;
-pub mod refusal;
-mod remains;
+mod recovery;
 pub mod report;
-mod room;
-mod round;
-pub mod saved;
-mod saver;
-pub mod serve;
-pub mod step;
+pub mod round;
 pub mod steps;
 pub mod strategy;
 pub mod torchrun;
 pub mod train;
-mod unix;
+mod worker_loop;
 
 pub use error::SessionError;
+pub use inference::{
+    predict::{PredictTask, predict},
+    serve,
+};
 pub use kernels::KernelTask;
-pub use predict::{PredictTask, predict};
 pub use program::{end, program};
 pub use report::{Recorder, Reporter};
 pub use train::{Ended, Outcome, RoundTask, TrainTask, Training, train};
@@ -75,11 +58,11 @@ use enn_common::{
 };
 use enn_core::kernel::Extra;
 use enn_model::block::SubModels;
-use life::Life;
 use link::{Link, Order};
 use serde::de::DeserializeOwned;
 use std::{path::Path, time::Duration};
 use tch::Device;
+use worker_loop::Life;
 
 /// Longest wait for the other ranks to leave the process group.
 const SHUTDOWN_WAIT_MAX: Duration = Duration::from_secs(5);

@@ -1,6 +1,12 @@
 //! A worker program, from its command line to its exit code: `enn-worker`, and those of users around models of their own.
 
-use super::{Own, SessionError, boot::Environment, engine, export, run_with, serve, unix};
+use super::{
+    Own, SessionError,
+    boot::Environment,
+    inference::{engine, export, serve},
+    link::unix,
+    run_with,
+};
 use crate::probe;
 use enn_common::{panics, shown};
 use std::{io::Write, process::ExitCode};

@@ -9,21 +9,17 @@
 
 use super::{
     SessionError,
+    checkpointing::saver::Saver,
     dataset::Dataset,
-    evaluate::EVALUATION_ROWS,
+    eval::evaluate::EVALUATION_ROWS,
+    excluded_rows::Poisoned,
     kernels::{KernelTask, Kernels},
     learner::Learner,
-    ledger::Ledger,
-    memory::Cut,
-    pace::Pace,
-    poisoned::Poisoned,
-    portion::Portion,
+    memory::portion::Portion,
     progress::{EpochSums, Progress},
-    refusal::Refusals,
-    remains::Left,
+    recovery::shard_recovery::Left,
     report::Reporter,
-    round::{Round, rehearse},
-    saver::Saver,
+    round::{Round, ledger::Ledger, micro_batch::Cut, nonfinite_step::Refusals, pace::Pace, rehearse},
 };
 use crate::data::Sampler;
 use enn_comm::ProcessGroup;

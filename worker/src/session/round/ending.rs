@@ -5,10 +5,13 @@
 
 use super::Round;
 use crate::session::{
-    SessionError, calibrate, decide,
-    evaluate::{Judged, evaluate, measured},
+    SessionError, decide,
+    eval::{
+        calibrate,
+        evaluate::{Judged, evaluate, measured},
+        measure::Measured,
+    },
     learner::Learner,
-    measure::Measured,
     train::Ended,
 };
 use enn_comm::ProcessGroup;

@@ -7,14 +7,15 @@ use crate::{
     data::Sampler,
     session::{
         SessionError, agree,
-        handover::{self, Found, Held, Missing, Shares},
-        heritage,
-        learner::OPTIONAL,
-        poisoned::{self, Poisoned},
+        checkpointing::saved_model::SavedModel,
+        excluded_rows::{self, Poisoned},
+        learner::{OPTIONAL, pretrained},
         progress::{self, Progress},
         ready,
-        remains::{self, Left},
-        saved::SavedModel,
+        recovery::{
+            shard_recovery::{self, Left},
+            state_transfer::{self, Found, Held, Missing, Shares},
+        },
         strategy::{self, Chosen},
         train::{Host, RoundTask, State},
     },
@@ -50,7 +51,7 @@ impl<'a> Round<'a> {
         let mut round = Self { host, state, place, sampler, task, fresh: false, calibrated: None };
         round.decide_precision()?;
         let mine = round.state.held();
-        let started = match handover::find(group, host.device, mine)? {
+        let started = match state_transfer::find(group, host.device, mine)? {
             Found::Nothing(missing) => Some(round.start(task.resume.as_deref(), missing.as_ref())?),
             Found::Whole(furthest) => {
                 if furthest.everybody {
@@ -147,7 +148,7 @@ impl<'a> Round<'a> {
         }
         if let Some(parent) = &host.config.parent {
             let meta = host.data.staged.0.meta();
-            let decision = heritage::take(&mut self.state.learner, parent, meta)?;
+            let decision = pretrained::take(&mut self.state.learner, parent, meta)?;
             self.tell_from_first(FromWorker::Decided { decision })?;
         }
         self.state.learner.share_weights(group)?;
@@ -168,7 +169,7 @@ impl<'a> Round<'a> {
             path.file_name().and_then(|name| name.to_str()).and_then(name::step_of).is_some_and(|step| step > 0);
         let over = begun && self.host.device == Device::Cpu;
         let own = if over { state.named(&self.host.order)? } else { Vec::new() };
-        let optional = [&OPTIONAL[..], &[poisoned::STATE, progress::MIX]].concat();
+        let optional = [&OPTIONAL[..], &[excluded_rows::STATE, progress::MIX]].concat();
         let saved = checkpoint::load_over(path, &wanted, &optional, own, &shared);
         let taken = saved
             .map_err(|error| SessionError::of_checkpoint(error, path))
@@ -196,14 +197,14 @@ impl<'a> Round<'a> {
     /// leave out, may have left them with different ones.
     fn agree_on_refusals(&mut self) -> Result<(), SessionError> {
         let items = self.state.learner.precision.named().into_iter().chain(self.state.poisoned.named()).collect();
-        let (items, _) = handover::share(items, self.place.group, self.host.device, 0)?;
+        let (items, _) = state_transfer::share(items, self.place.group, self.host.device, 0)?;
         let saved = items.into_iter().map(|item| (item.fqn, item.tensor)).collect();
         self.state.poisoned = Poisoned::restore(&saved)?;
         Ok(self.state.learner.precision.restore(&saved)?)
     }
 
     /// The state of the rank that stands furthest, over the group: no file is read.
-    fn receive(&mut self, mine: Held, furthest: handover::Furthest) -> Result<(), SessionError> {
+    fn receive(&mut self, mine: Held, furthest: state_transfer::Furthest) -> Result<(), SessionError> {
         self.place.reporter.mark(Phase::Load, self.state.progress.step);
         let _ = self.state.pace.watch.lap_ms();
         let behind = mine != Held::Whole(furthest.standing);
@@ -211,7 +212,7 @@ impl<'a> Round<'a> {
         let items = self.state.named(&self.host.order)?;
         // Where the other one dies meanwhile, some of it is of its step and some of this one's.
         self.state.begun &= !behind;
-        let (items, bytes) = handover::share(items, self.place.group, self.host.device, furthest.root)?;
+        let (items, bytes) = state_transfer::share(items, self.place.group, self.host.device, furthest.root)?;
         if behind {
             let saved = items.into_iter().map(|item| (item.fqn, item.tensor)).collect();
             self.state.take(&saved, &self.host.order, Path::new("the state of another rank"))?;
@@ -232,7 +233,7 @@ impl<'a> Round<'a> {
         self.state.learner.equip()?;
         let whole = self.state.named(&host.order)?;
         let left = std::mem::take(&mut self.state.left);
-        let joined = remains::put_together(whole, left.share(), shares, (group, host.device));
+        let joined = shard_recovery::put_together(whole, left.share(), shares, (group, host.device));
         // Until every rank has the whole, the share is what there is.
         self.state.left = left;
         let (saved, bytes) = joined?;

@@ -1,7 +1,7 @@
 //! A round's checkpoints: when one is due, and what of it is this rank's.
 
 use super::Round;
-use crate::session::{SessionError, agree, saver::Due};
+use crate::session::{SessionError, agree, checkpointing::saver::Due};
 use enn_common::{checkpoint::name, wire::control::Phase};
 
 impl Round<'_> {

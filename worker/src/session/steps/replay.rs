@@ -7,7 +7,7 @@
 //! step clears.
 
 use super::{StepParts, Steps};
-use crate::session::cause::{End, Found};
+use crate::session::nonfinite_cause::{End, Found};
 use enn_core::{
     autograd::{Cx, Tensor},
     error::{OpError, OpErrorKind},

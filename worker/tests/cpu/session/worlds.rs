@@ -21,7 +21,7 @@ use enn_worker::{
         kernels::{KernelTask, Kernels},
         learner::Learner,
         precision::{Demand, Precision},
-        step::{Place, step},
+        round::step::{Place, step},
     },
 };
 use std::{collections::BTreeMap, net::Ipv4Addr, path::Path, time::Duration};

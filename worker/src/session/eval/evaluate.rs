@@ -1,0 +1,114 @@
+//! Errors of the current weights over a split, each rank doing its part of the rows.
+
+use super::measure::{Measured, Sums};
+use crate::session::{
+    SessionError, dataset::Dataset, excluded_rows::Poisoned, memory::portion::Portion, report::Reporter,
+};
+use enn_comm::ProcessGroup;
+use enn_common::staged::Split;
+use enn_core::{autograd::Cx, kernel::Manager, params::Params};
+use enn_model::{
+    loss::{Head, Objective},
+    model::Model,
+};
+use tch::Device;
+
+/// Rows of one forward pass at most.
+pub const EVALUATION_ROWS: u64 = 256;
+/// Training rows that are measured at most: all of a large set would be an epoch more, to tell what a part tells as well.
+const TRAIN_ROWS_MAX: u64 = 1 << 20;
+
+/// What is measured.
+pub struct Judged<'a> {
+    /// Structure and buffers.
+    pub model: &'a Model,
+    /// Weights.
+    pub params: &'a Params,
+    /// Chooses kernels.
+    pub kernels: &'a Manager,
+    /// The loss, and the weights of the cells.
+    pub objective: &'a Objective,
+    /// Rows of one forward pass.
+    pub portion: &'a Portion,
+    /// Hears of it where memory is short.
+    pub reporter: &'a dyn Reporter,
+}
+
+/// Measures a model on one in `thinning` rows of a split, of those that are not left out; the same numbers on every rank.
+///
+/// # Errors
+/// Those of the forward pass and of the collective.
+pub fn evaluate(
+    judged: &Judged<'_>,
+    (data, left_out): (&Dataset, &Poisoned),
+    (split, thinning): (Split, u64),
+    group: &dyn ProcessGroup,
+    device: Device,
+) -> Result<Measured, SessionError> {
+    let Judged { model, objective, .. } = judged;
+    let meta = data.staged.0.meta();
+    let centre: Vec<f64> = meta.y_stats.iter().map(|stats| stats.mean).collect();
+    let mut sums = Sums::new(&centre, device)?.scaled(meta.scales().as_deref())?;
+    let kept = measured(split, data.rows(split).len()).div_ceil(thinning);
+    let (start, end) = part(kept, u64::from(group.rank()), u64::from(group.size()));
+    judged.portion.each(start..end, judged.reporter, |rows| {
+        let mut part = sums.another()?;
+        let batch = data.gather((split, kept), rows, device)?;
+        left_out.leave_out_of(&batch)?;
+        let mut cx = Cx::eval(judged.params);
+        cx.set_launcher(judged.kernels);
+        let output = model.forward(&cx, &cx.input(batch.x), &cx.input(batch.x_mask))?;
+        let answer = model.answer(&cx, &output)?;
+        let targets = model.targets(&cx, &cx.input(batch.y.shallow_clone()), &cx.input(batch.y_mask))?;
+        let weight = objective.weight(&cx, &targets)?;
+        let weight = weight.as_ref().map(|weight| weight.raw());
+        part.add(answer.point.raw(), &batch.y, (targets.valid.raw(), weight))?;
+        part.add_loss(&objective.score(&cx, &model.calibrated(&cx, &output)?, &targets)?)?;
+        if let (Some(low), Some(high)) = (answer.quantiles.first(), answer.quantiles.last()) {
+            part.add_interval([low.raw(), high.raw()], &batch.y, (targets.valid.raw(), weight))?;
+        }
+        if *objective.head() == Head::Classes {
+            part.add_classes(answer.point.raw(), &batch.y, (targets.valid.raw(), weight))?;
+            part.add_doubt(output.z.raw(), (targets.valid.raw(), weight))?;
+        }
+        part.add_gate(output.gate.raw(), batch.real)?;
+        sums.merge(&part)
+    })?;
+    sums.finish(group, objective)
+}
+
+/// How many of the rows of a split are measured.
+pub fn measured(split: Split, rows: u64) -> u64 {
+    if split == Split::Train { rows.min(TRAIN_ROWS_MAX) } else { rows }
+}
+
+/// A rank's contiguous part of `rows`.
+fn part(rows: u64, rank: u64, world: u64) -> (u64, u64) {
+    let cut = |r: u64| (u128::from(rows) * u128::from(r) / u128::from(world)) as u64;
+    (cut(rank), cut(rank + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_training_split_is_thinned_and_nothing_else() {
+        let of = |rows| Split::ALL.map(|split| measured(split, rows));
+        assert_eq!(of(1000), [1000; 3]);
+        assert_eq!(of(100_000_000), [TRAIN_ROWS_MAX, 100_000_000, 100_000_000]);
+    }
+
+    #[test]
+    fn parts_cover_every_row_once() {
+        for (rows, world) in [(0, 3), (2, 5), (100, 7), (1, 1)] {
+            let mut next = 0;
+            for rank in 0..world {
+                let (start, end) = part(rows, rank, world);
+                assert_eq!(start, next);
+                next = end;
+            }
+            assert_eq!(next, rows);
+        }
+    }
+}

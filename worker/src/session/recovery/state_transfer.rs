@@ -1,0 +1,375 @@
+//! The state of training from the ranks that have it to those that have not: over the process group, without a file. One rank has
+//! all of it, or several have shares that make up the whole ([`super::shard_recovery`]).
+//!
+//! **Invariant:** afterwards every rank holds the same bytes, or every rank has an error.
+
+use crate::{
+    checkpoint::{Named, dtype},
+    session::{
+        SessionError,
+        agree::{agree, gather},
+        boot::COLLECTIVE_WAIT_MAX,
+        progress::Progress,
+    },
+};
+use enn_comm::ProcessGroup;
+use enn_common::checkpoint::table::TensorDType;
+use enn_core::params::Share;
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+use tch::{Device, Kind, Tensor};
+
+/// Shares named in a sentence.
+const NAMED_MAX: usize = 8;
+
+/// How far a rank is: whole steps, and whether the epoch that ended with the last of them was judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Standing {
+    step: u64,
+    judged: bool,
+}
+
+/// What a rank has when it meets the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held {
+    Nothing,
+    Whole(Standing),
+    Share(Standing, Share),
+    /// It had a share, which is of no use any more.
+    Spoilt(Share),
+}
+
+/// What the ranks have together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// No state; what is missing of one, if there were shares.
+    Nothing(Option<Missing>),
+    Whole(Furthest),
+    Shares(Shares),
+}
+
+/// Shares that make up a state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shares {
+    /// That of the furthest of them.
+    pub(crate) standing: Standing,
+    /// The lowest of the furthest ranks that have each.
+    pub(crate) holders: Vec<u32>,
+    /// Of these, one that stands there: it gives what every rank has.
+    pub(crate) common: usize,
+    /// Not all stand there: the others have done the same steps, and have not judged the epoch yet.
+    pub(crate) late: bool,
+}
+
+/// Shares that do not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Missing {
+    /// Nobody has them; where all are there, they are not of the same step.
+    gone: Vec<u32>,
+    of: u32,
+}
+
+/// Who stands furthest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Furthest {
+    pub(crate) root: u32,
+    pub(crate) standing: Standing,
+    /// All ranks stand there.
+    pub(crate) everybody: bool,
+}
+
+impl Standing {
+    pub(crate) fn of(progress: &Progress) -> Self {
+        Self { step: progress.step, judged: !progress.owes_validation() }
+    }
+
+    /// Whole steps.
+    pub(crate) fn step(self) -> u64 {
+        self.step
+    }
+
+    /// A positive number in the order of standings.
+    fn number(self) -> i64 {
+        1 + 2 * self.step.cast_signed() + i64::from(self.judged)
+    }
+
+    fn of_number(number: i64) -> Self {
+        let place = (number - 1).cast_unsigned();
+        Self { step: place / 2, judged: place % 2 == 1 }
+    }
+}
+
+impl Held {
+    /// Two numbers: a standing's or 0, and a share's or 0.
+    fn numbers(self) -> [i64; 2] {
+        let share = |share: Share| i64::from(share.world) << 32 | i64::from(share.rank);
+        match self {
+            Self::Nothing => [0, 0],
+            Self::Whole(standing) => [standing.number(), share(Share::WHOLE)],
+            Self::Share(standing, part) => [standing.number(), share(part)],
+            Self::Spoilt(part) => [0, share(part)],
+        }
+    }
+
+    fn of_numbers([standing, share]: [i64; 2]) -> Self {
+        if share == 0 {
+            return Self::Nothing;
+        }
+        let share = Share { rank: share as u32, world: (share >> 32) as u32 };
+        match standing {
+            0 => Self::Spoilt(share),
+            number if share == Share::WHOLE => Self::Whole(Standing::of_number(number)),
+            number => Self::Share(Standing::of_number(number), share),
+        }
+    }
+
+    fn standing(self) -> Option<Standing> {
+        match self {
+            Self::Whole(standing) | Self::Share(standing, _) => Some(standing),
+            Self::Nothing | Self::Spoilt(_) => None,
+        }
+    }
+
+    fn share(self) -> Option<Share> {
+        match self {
+            Self::Share(_, share) | Self::Spoilt(share) => Some(share),
+            Self::Nothing | Self::Whole(_) => None,
+        }
+    }
+}
+
+/// The furthest state that the ranks have together, and who has it. Two collectives.
+///
+/// # Errors
+/// The collectives'.
+pub(crate) fn find(group: &dyn ProcessGroup, device: Device, mine: Held) -> Result<Found, SessionError> {
+    let [standing, share] = mine.numbers();
+    let standings = gather(group, device, standing)?;
+    let shares = gather(group, device, share)?;
+    let all: Vec<Held> = standings.into_iter().zip(shares).map(|(a, b)| Held::of_numbers([a, b])).collect();
+    Ok(judge(&all))
+}
+
+/// Of ranks that went on while others could not, shares may be a step ahead: then they are of no use beside the others, unless
+/// every share is there. An epoch's end is no step: what it changes follows from what any rank knows that judged it.
+fn judge(all: &[Held]) -> Found {
+    let standings: BTreeSet<Standing> = all.iter().filter_map(|held| held.standing()).collect();
+    for standing in standings.into_iter().rev() {
+        if let Some(root) = all.iter().position(|held| *held == Held::Whole(standing)) {
+            let everybody = all.iter().all(|held| *held == Held::Whole(standing));
+            return Found::Whole(Furthest { root: root as u32, standing, everybody });
+        }
+        let worlds = all.iter().filter_map(|held| held.share()).map(|share| share.world).collect::<BTreeSet<_>>();
+        for world in worlds {
+            let before = Standing { judged: false, ..standing };
+            let holder = |rank| {
+                let at = |standing| all.iter().position(|held| *held == Held::Share(standing, Share { rank, world }));
+                at(standing).or_else(|| at(before)).map(|at| at as u32)
+            };
+            let Some(holders) = (0..world).map(holder).collect::<Option<Vec<u32>>>() else { continue };
+            let stands = |holder: &u32| all[*holder as usize].standing() == Some(standing);
+            let Some(common) = holders.iter().position(stands) else { continue };
+            let late = !holders.iter().all(stands);
+            return Found::Shares(Shares { standing, holders, common, late });
+        }
+    }
+    let had: Vec<Share> = all.iter().filter_map(|held| held.share()).collect();
+    Found::Nothing(had.first().map(|first| {
+        let gone = (0..first.world).filter(|rank| !had.contains(&Share { rank: *rank, ..*first })).collect();
+        Missing { gone, of: first.world }
+    }))
+}
+
+impl Shares {
+    /// Who gives which, for the user.
+    pub(crate) fn told(&self) -> String {
+        let each = |(share, holder): (usize, &u32)| format!("share {share} from worker {holder}");
+        let mut told: Vec<String> = self.holders.iter().enumerate().take(NAMED_MAX).map(each).collect();
+        if self.holders.len() > NAMED_MAX {
+            told.push("…".to_owned());
+        }
+        told.join(", ")
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = self.of;
+        match &self.gone[..] {
+            [] => write!(f, "the workers' {of} shares of the state are not those of one step"),
+            [one] => {
+                write!(f, "of {of} shares of the state one is gone, number {one}, with the last worker that had it")
+            }
+            [first, ..] => {
+                let count = self.gone.len();
+                write!(
+                    f,
+                    "of {of} shares of the state {count} are gone, the first number {first}, with the workers that had them"
+                )
+            }
+        }
+    }
+}
+
+/// Gives every rank the `items` of `root`, in place where a rank has an item of that name, and the bytes they have. An item
+/// that only `root` has comes as well, and one that it has not is left out.
+///
+/// # Errors
+/// [`SessionError::Disagree`] when the same name has another shape or kind, or bytes came out differently; the collective's.
+pub(crate) fn share(
+    items: Vec<Named>,
+    group: &dyn ProcessGroup,
+    device: Device,
+    root: u32,
+) -> Result<(Vec<Named>, u64), SessionError> {
+    let told = list(&items, group, device, root)?;
+    let mut mine: BTreeMap<String, Tensor> = items.into_iter().map(|item| (item.fqn, item.tensor)).collect();
+    let mut shared = Vec::new();
+    let mut sums = Vec::new();
+    let mut bytes = 0;
+    for (fqn, shape, kind) in told {
+        let kind = dtype::to_kind(kind);
+        let fits = |tensor: &Tensor| tensor.size() == shape && tensor.kind() == kind;
+        // What does not fit is received beside it: every rank takes part in every collective.
+        let own = mine.remove(&fqn).filter(fits);
+        let tensor = own.map_or_else(|| Tensor::f_zeros(&shape[..], (kind, device)), Ok)?;
+        let moved = tensor.f_to_device(device)?.f_contiguous()?;
+        group.broadcast(&moved, root)?.wait(COLLECTIVE_WAIT_MAX)?;
+        if moved.data_ptr() != tensor.data_ptr() {
+            tch::no_grad(|| tensor.shallow_clone().f_copy_(&moved))?;
+        }
+        sums.push(sum_of_bits(&moved)?);
+        bytes += (moved.numel() * kind.elt_size_in_bytes()) as u64;
+        shared.push(Named { fqn, tensor });
+    }
+    let sums: Vec<u8> = sums.into_iter().flat_map(i64::to_le_bytes).collect();
+    agree(group, device, "state received from another rank", &sums)?;
+    Ok((shared, bytes))
+}
+
+/// Name, shape and kind of an item.
+type Entry = (String, Vec<i64>, TensorDType);
+
+/// What `root` has.
+fn list(items: &[Named], group: &dyn ProcessGroup, device: Device, root: u32) -> Result<Vec<Entry>, SessionError> {
+    let entry = |item: &Named| Some((item.fqn.clone(), item.tensor.size(), dtype::of_kind(item.tensor.kind())?));
+    let mine: Vec<Entry> = items.iter().filter_map(entry).collect();
+    tell(&mine, group, device, root)
+}
+
+/// What `root` says, on every rank.
+///
+/// # Errors
+/// The collectives', and when `root` says something else.
+pub(crate) fn tell<T: Serialize + DeserializeOwned>(
+    mine: &T,
+    group: &dyn ProcessGroup,
+    device: Device,
+    root: u32,
+) -> Result<T, SessionError> {
+    let leads = group.rank() == root;
+    let mut text = serde_json::to_vec(mine).unwrap_or_default();
+    // Blanks are no part of JSON; whole words are what every group can broadcast.
+    text.resize(text.len().next_multiple_of(size_of::<i64>()), b' ');
+    let words: Vec<i64> = text.as_chunks().0.iter().map(|word| i64::from_le_bytes(*word)).collect();
+    let length = Tensor::f_from_slice(&[words.len() as i64])?.f_to_device(device)?;
+    group.broadcast(&length, root)?.wait(COLLECTIVE_WAIT_MAX)?;
+    let length = length.f_int64_value(&[0])?;
+    let told =
+        if leads { Tensor::f_from_slice(&words)? } else { Tensor::f_zeros([length], (Kind::Int64, Device::Cpu))? };
+    let told = told.f_to_device(device)?;
+    group.broadcast(&told, root)?.wait(COLLECTIVE_WAIT_MAX)?;
+    let words = Vec::<i64>::try_from(told.f_to_device(Device::Cpu)?)?;
+    let text: Vec<u8> = words.into_iter().flat_map(i64::to_le_bytes).collect();
+    serde_json::from_slice(&text)
+        .map_err(|source| SessionError::Parse { path: format!("rank {root}'s list of its state").into(), source })
+}
+
+/// The sum of a tensor's words as whole numbers, on its device.
+pub(crate) fn sum_of_bits(tensor: &Tensor) -> Result<i64, SessionError> {
+    let words = match tensor.kind().elt_size_in_bytes() {
+        8 => Kind::Int64,
+        4 => Kind::Int,
+        2 => Kind::Int16,
+        _ => Kind::Int8,
+    };
+    Ok(tensor.f_reshape([-1])?.f_view_dtype(words)?.f_sum(Kind::Int64)?.f_int64_value(&[])?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_of_the_furthest_gives() {
+        assert_eq!(judge(&[Held::Nothing; 2]), Found::Nothing(None));
+        let whole = |step, judged| Held::Whole(Standing { step, judged });
+        let found = |all: &[Held]| match judge(all) {
+            Found::Whole(found) => found,
+            other => panic!("{other:?}"),
+        };
+        let some = found(&[Held::Nothing, whole(4, false), whole(4, true), whole(4, true)]);
+        assert_eq!(some, Furthest { root: 2, standing: Standing { step: 4, judged: true }, everybody: false });
+        let first = found(&[whole(5, false), whole(4, true)]);
+        assert_eq!((first.root, first.standing.step), (0, 5));
+        assert!(found(&[whole(0, true); 3]).everybody);
+    }
+
+    #[test]
+    fn shares_make_up_a_state_only_of_one_step() {
+        let share = |step, rank, world| Held::Share(Standing { step, judged: true }, Share { rank, world });
+        let found = |all: &[Held]| match judge(all) {
+            Found::Shares(found) => (found.standing.step, found.holders),
+            other => panic!("{other:?}"),
+        };
+        let missing = |all: &[Held]| match judge(all) {
+            Found::Nothing(missing) => missing.unwrap().to_string(),
+            other => panic!("{other:?}"),
+        };
+        // Rank 1 died; its replica has its share.
+        assert_eq!(found(&[share(7, 0, 2), Held::Nothing, share(7, 0, 2), share(7, 1, 2)]), (7, vec![0, 3]));
+        // One was ahead of the others, and goes back.
+        assert_eq!(found(&[share(8, 0, 2), Held::Nothing, share(7, 0, 2), share(7, 1, 2)]), (7, vec![2, 3]));
+        // The others go forward.
+        let early = |step, rank| Held::Share(Standing { step, judged: false }, Share { rank, world: 2 });
+        // One judged the epoch before the round broke.
+        let mixed = |all: &[Held]| match judge(all) {
+            Found::Shares(found) => (found.holders, found.common, found.late, found.standing.judged),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(mixed(&[early(7, 0), share(7, 1, 2), early(7, 1)]), (vec![0, 1], 1, true, true));
+        assert_eq!(mixed(&[early(7, 0), early(7, 1), share(7, 0, 2), share(7, 1, 2)]), (vec![2, 3], 0, false, true));
+        assert_eq!(mixed(&[early(7, 0), early(7, 1), share(7, 0, 4)]), (vec![0, 1], 0, false, false));
+        // The others go forward.
+        assert_eq!(found(&[share(8, 0, 2), share(8, 1, 2), share(7, 0, 2)]), (8, vec![0, 1]));
+        let text = missing(&[share(8, 0, 2), Held::Nothing, share(7, 1, 2)]);
+        assert!(text.contains("not those of one step"), "{text}");
+        let text = missing(&[Held::Nothing, Held::Spoilt(Share { rank: 0, world: 2 })]);
+        assert!(text.contains("of 2 shares of the state one is gone, number 1"), "{text}");
+        let text = missing(&[share(3, 2, 4), share(3, 0, 4)]);
+        assert!(text.contains("2 are gone, the first number 1"), "{text}");
+        // A round that broke when the first had put the state together.
+        let whole = Held::Whole(Standing { step: 7, judged: true });
+        assert!(matches!(
+            judge(&[share(7, 0, 2), whole, share(7, 1, 2)]),
+            Found::Whole(Furthest { root: 1, everybody: false, .. })
+        ));
+        for held in [Held::Nothing, whole, share(9, 3, 4), Held::Spoilt(Share { rank: 1, world: 3 })] {
+            assert_eq!(Held::of_numbers(held.numbers()), held);
+        }
+    }
+
+    #[test]
+    fn a_sum_shows_a_bit() {
+        for kind in [Kind::Float, Kind::Double, Kind::BFloat16, Kind::Int64, Kind::Bool] {
+            let one = Tensor::ones([3, 5], (kind, Device::Cpu));
+            let other = one.copy();
+            let _ = other.get(1).get(2).fill_(0);
+            assert_ne!(sum_of_bits(&one).unwrap(), sum_of_bits(&other).unwrap(), "{kind:?}");
+        }
+        assert_eq!(sum_of_bits(&Tensor::from(7i64)).unwrap(), 7);
+    }
+}

@@ -1,0 +1,540 @@
+//! One round of training: the ranks of a process group come to the same state, and take steps until training is over, they are
+//! all asked to leave, or a collective breaks.
+//!
+//! **Invariant:** what a round leaves behind is whole: weights, progress and sums of the same number of steps, also when it ends
+//! in an error. Where the ranks share the state, each is left with a whole share, or says that it is not.
+
+mod ending;
+mod entering;
+pub(crate) mod ledger;
+pub(crate) mod micro_batch;
+pub mod nonfinite_step;
+pub(crate) mod pace;
+mod saving;
+pub mod step;
+
+use super::{
+    SessionError,
+    boot::COLLECTIVE_WAIT_MAX,
+    checkpointing::saver,
+    decide,
+    eval::evaluate::EVALUATION_ROWS,
+    excluded_rows::Poisoned,
+    learner::{Counts, Learner},
+    memory::portion::Portion,
+    nonfinite_cause,
+    precision::{Demand, Precision},
+    progress::Progress,
+    recovery::{
+        shard_recovery::Left,
+        state_transfer::{Held, Standing},
+    },
+    train::{Ended, Host, RoundTask, State},
+};
+use crate::{
+    checkpoint::{Named, Placed},
+    data::{
+        Batch, Position, Prefetch, Sampler,
+        prefetch::{Arrays, Plan},
+    },
+};
+use enn_comm::{ProcessGroup, Solo};
+use enn_common::{
+    config::train::Recompute,
+    event::EpochReport,
+    ledger::Line,
+    staged::Split,
+    wire::{control::Phase, message::FromWorker},
+};
+use nonfinite_step::{Refusals, Rows};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+use step::{Place, Stepped};
+use tch::Device;
+
+/// Rows that a spare rehearses with on a device, at most.
+const REHEARSED_ROWS_MAX: u64 = 8;
+/// Rows that it computes at once on a CPU, at most, where memory decides: what fits is measured when it has a seat.
+const REHEARSED_AT_ONCE_MAX: u64 = 256;
+/// On a device a wish is looked at every so many steps: looking waits for the device.
+const DEVICE_LOOK_EVERY: u64 = 8;
+
+/// A round under way.
+pub(super) struct Round<'a> {
+    host: &'a Host<'a>,
+    state: &'a mut State,
+    place: Place<'a>,
+    sampler: Sampler,
+    task: &'a RoundTask,
+    /// Nobody had any state when it began.
+    fresh: bool,
+    /// The epoch whose weights this round calibrated.
+    calibrated: Option<u64>,
+}
+
+/// What the ranks were asked to do after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    GoOn,
+    /// Save and end.
+    Stop,
+    /// Leave the round.
+    Leave,
+}
+
+impl Round<'_> {
+    pub(super) fn run(mut self) -> Result<Ended, SessionError> {
+        let ended = self.go();
+        // Whatever became of the round, what was saved in it is told of.
+        let settled = self.settle();
+        ended.and_then(|ended| settled.map(|()| ended))
+    }
+
+    fn go(&mut self) -> Result<Ended, SessionError> {
+        let epochs = self.host.config.train.epochs;
+        // A round that broke may have left weights to be judged, or a checkpoint of which some ranks wrote their share.
+        if self.state.progress.owes_validation() {
+            // Nobody has saved since; a share that is written twice spoils the checkpoint.
+            self.validate_if_owed()?;
+            if self.state.progress.due == self.state.progress.step {
+                self.save(true)?;
+            }
+        } else {
+            self.save_if_owed()?;
+        }
+        if !self.state.progress.finished && self.state.progress.position.epoch < epochs {
+            self.settle()?;
+            self.cut()?;
+            let prefetch = Prefetch::start(self.host.plan(self.sampler.clone()), self.state.progress.position)?;
+            let mut first = true;
+            while !self.state.progress.finished {
+                let wish = self.step(&prefetch, first)?;
+                first = false;
+                self.validate_if_owed()?;
+                match wish {
+                    _ if self.state.progress.finished => {}
+                    // After a validation it may be there.
+                    Wish::GoOn if self.state.progress.due == self.state.progress.step => self.save(false)?,
+                    Wish::GoOn => {}
+                    Wish::Stop => {
+                        self.save(true)?;
+                        return Ok(Ended::Finished(self.state.outcome(true, BTreeMap::new())));
+                    }
+                    Wish::Leave => {
+                        self.settle()?;
+                        self.state.learner.join(self.place.group)?;
+                        return Ok(Ended::Left);
+                    }
+                }
+            }
+        }
+        self.end()
+    }
+
+    /// Cuts the shares of the batch by what fits into memory, unless the configuration says how.
+    fn cut(&mut self) -> Result<(), SessionError> {
+        let host = self.host;
+        let state = &mut *self.state;
+        if host.config.train.accumulation > 0 {
+            return Ok(());
+        }
+        state.learner.unpack(self.place.group)?;
+        let cut = micro_batch::cut(host, state, &self.place, &self.sampler, self.task.local)?;
+        state.learner.pack()?;
+        let news = self.fresh || (state.accumulation, state.learner.recompute) != (cut.accumulation, cut.recompute);
+        state.accumulation = cut.accumulation;
+        state.learner.recompute = cut.recompute;
+        state.portion = Portion::of(cut.judged.min(EVALUATION_ROWS));
+        let accumulation = cut.accumulation * u64::from(self.task.split.max(1));
+        self.sampler.accumulation = accumulation;
+        self.place.accumulation = accumulation;
+        let batch = self.sampler.batch;
+        let micro = self.sampler.micro_slots();
+        let recompute = cut.recompute;
+        let message = FromWorker::BatchChosen { batch, micro, accumulation, recompute, reason: cut.reason };
+        if !news {
+            return Ok(());
+        }
+        let rows = self.state.portion.rows();
+        if rows < EVALUATION_ROWS {
+            let decision = format!("weights are judged on {rows} rows at a time: more may not fit");
+            self.tell_from_first(FromWorker::Decided { decision })?;
+        }
+        self.tell_from_first(message)
+    }
+
+    /// One optimizer step, and what is wished after it.
+    fn step(&mut self, prefetch: &Prefetch, first: bool) -> Result<Wish, SessionError> {
+        let host = self.host;
+        let state = &mut *self.state;
+        let _ = state.pace.watch.lap_ms();
+        let batch = prefetch.next(state.progress.position)?;
+        let waited = state.pace.watch.lap_ms();
+        state.poisoned.leave_out_of(&batch)?;
+        // What it costs to ask for the copy is not waiting: the device still computes the step before.
+        let batch = batch.to_device(host.device)?;
+        if first && host.config.train.accumulation > 0 {
+            state.learner.unpack(self.place.group)?;
+            let (_, parts) = state.learner.split();
+            state.learner.recompute = micro_batch::recompute(&host.config.train, &parts, &self.place, &batch)?;
+            state.learner.pack()?;
+            if state.learner.recompute && host.config.train.recompute == Recompute::Auto {
+                let rows = self.sampler.micro_slots();
+                let decision = format!("activations are computed again: those of {rows} rows may not fit");
+                self.tell_from_first(FromWorker::Decided { decision })?;
+            }
+        }
+        self.enter_begun(&batch)?;
+        self.place.save = self.place.group.rank() == 0 && self.state.saver.alarm.rings();
+        self.place.copying = self.state.saver.copying();
+        let mut done = self.attempt(&batch, first)?;
+        let state = &mut *self.state;
+        state.saver.settle(false, self.place.reporter)?;
+        state.sums.add(&done.control, &done.grad_norm, &done.taken)?;
+        state.progress.step += 1;
+        state.progress.position = self.sampler.after(state.progress.position);
+        if decide::save_due(state.progress.step, host.config.train.checkpoint_every_steps) {
+            state.progress.due = state.progress.step;
+        }
+        self.place.reporter.mark(Phase::Compute, state.progress.step);
+        self.enter_done()?;
+        let state = &mut *self.state;
+        let look = host.device == Device::Cpu || state.progress.step.is_multiple_of(DEVICE_LOOK_EVERY);
+        let wish = if look { self.look(&done)? } else { Wish::GoOn };
+        done.times.data = waited;
+        let state = &mut *self.state;
+        self.place.reporter.waited(self.place.group.waited());
+        let total = waited + state.pace.watch.lap_ms();
+        state.pace.note(&done.times, total, batch_samples(&self.sampler, state.progress.position.step));
+        if first {
+            // The step is done when it is done everywhere: a newcomer's takes longest.
+            self.place.group.barrier(COLLECTIVE_WAIT_MAX)?;
+        }
+        if let Some(hash) = done.program.as_ref().filter(|_| self.fresh) {
+            self.tell_model(hash)?;
+        }
+        if self.place.group.rank() == 0 && self.state.pace.throttle.due() {
+            self.tell_step(&done)?;
+        }
+        Ok(wish)
+    }
+
+    /// Reads what the device is waited for: wishes, kernels all ranks have heard of, refused steps.
+    fn look(&mut self, done: &Stepped) -> Result<Wish, SessionError> {
+        let control = Vec::<f64>::try_from(done.control.f_to_device(Device::Cpu)?)?;
+        // Before anything that may break the round: whoever did this step owes the checkpoint.
+        if control[5] > 0.0 {
+            self.state.progress.due = self.state.progress.step;
+        }
+        self.place.kernels.agree(control[3], self.place.group.size());
+        self.explain()?;
+        Ok(match (control[2] > 0.0, control[4] > 0.0) {
+            (true, _) => Wish::Stop,
+            (false, true) => Wish::Leave,
+            (false, false) => Wish::GoOn,
+        })
+    }
+
+    /// Computes a step. On the CPU one that was refused because of rows is computed again without them.
+    fn attempt(&mut self, batch: &Batch, first: bool) -> Result<Stepped, SessionError> {
+        let mut program = None;
+        loop {
+            let state = &mut *self.state;
+            let step = state.progress.step;
+            let position = state.progress.position;
+            let mut done = step::step(&mut state.learner, &self.place, batch, step, first && program.is_none())?;
+            let sound = state.learner.precision.sound(&done.taken, &done.control.f_get(0)?)?;
+            state.refusals.note((step, position), batch, &sound);
+            program = program.or(done.program.take());
+            // A device is asked when it is waited for anyway.
+            if self.host.device != Device::Cpu || !self.explain()? {
+                return Ok(Stepped { program, ..done });
+            }
+            self.state.poisoned.leave_out_of(batch)?;
+        }
+    }
+
+    /// Explains refused steps at which nobody has looked yet, and whether rows are left out from now on. Waits for the device.
+    fn explain(&mut self) -> Result<bool, SessionError> {
+        let host = self.host;
+        let state = &mut *self.state;
+        let data = Rows { order: &self.sampler, ids: host.data.ids() };
+        let explained = state.refusals.explain(&mut state.learner, &self.place, &data)?;
+        self.place.kernels.tell_news()?;
+        if let Some(message) = explained.message {
+            self.tell(FromWorker::Warned { message })?;
+        }
+        if let Some(reason) = self.state.learner.executor.new_fallback_reason() {
+            self.tell_from_first(FromWorker::Warned {
+                message: format!("steps are not replayed as they could be: {reason}"),
+            })?;
+        }
+        let Some((step, position)) = explained.at.filter(|_| !explained.left_out.is_empty()) else { return Ok(false) };
+        let global = self.sampler.global(position);
+        let index = host.data.rows(Split::Train);
+        let rows: Vec<u64> = explained.left_out.iter().map(|&place| index.at(global[place])).collect();
+        self.state.poisoned.add(rows.iter().copied());
+        let id = |row: &u64| data.ids[*row as usize];
+        let left_out = rows.iter().map(id).collect();
+        self.note(|| Line::LeftOut { left_out, step: step + 1, round: self.task.round })?;
+        let found = self.state.poisoned.count();
+        let limit = host.config.train.poisoned_rows_limit(index.len());
+        if found > limit {
+            let first = nonfinite_cause::listed(self.state.poisoned.rows().iter().map(id));
+            return Err(SessionError::PoisonedRows { found, limit, first });
+        }
+        Ok(true)
+    }
+
+    /// Into the ledger, before this rank contributes to a step.
+    fn enter_begun(&self, batch: &Batch) -> Result<(), SessionError> {
+        let ids = self.host.data.ids();
+        let progress = &self.state.progress;
+        self.note(|| Line::Begun {
+            round: self.task.round,
+            attempt: self.task.attempt.clone(),
+            step: progress.step + 1,
+            epoch: progress.position.epoch + 1,
+            rank: self.place.group.rank(),
+            rows: batch.rows[..batch.real].iter().map(|&row| ids[row as usize]).collect(),
+        })
+    }
+
+    /// Into the ledger, after a step.
+    fn enter_done(&self) -> Result<(), SessionError> {
+        let round = self.task.round;
+        let attempt = self.task.attempt.clone();
+        self.note(|| Line::Done { done: self.state.progress.step, round, attempt })
+    }
+
+    /// A line of the ledger, where there is one.
+    fn note(&self, line: impl FnOnce() -> Line) -> Result<(), SessionError> {
+        match self.host.ledger.as_ref().and_then(|ledger| ledger.write(&line())) {
+            Some(message) => self.tell(FromWorker::Warned { message }),
+            None => Ok(()),
+        }
+    }
+
+    /// Validation, judgement, report and, when due at an epoch's end, a checkpoint; once for every step that owes it.
+    fn validate_if_owed(&mut self) -> Result<(), SessionError> {
+        if !self.state.progress.owes_validation() {
+            return Ok(());
+        }
+        let train = &self.host.config.train;
+        let Position { epoch, step: begun } = self.state.progress.position;
+        let ends = begun == 0;
+        let sums = self.state.sums.read()?;
+        if ends && sums.landed == 0.0 {
+            return Err(SessionError::Diverged { epoch, steps: sums.skipped as u64 });
+        }
+        self.place.reporter.mark(Phase::Validate, self.state.progress.step);
+        let measured = self.with(Learner::swap_average, |round| round.measure_judged())?;
+        let error = self.error(&measured);
+        let (standing, verdict) = decide::judge(self.state.progress.standing, error, train.patience);
+        let finished = verdict.stop || (ends && epoch >= train.epochs);
+        let tail = if finished { self.measure_tail()? } else { None };
+        let state = &mut *self.state;
+        if verdict.best {
+            state.progress.best_step = state.progress.step;
+        }
+        state.progress.standing = standing;
+        state.progress.stopped_early = verdict.stop;
+        state.progress.finished = finished;
+        state.progress.judged = state.progress.step;
+        state.progress.mean_won = false;
+        state.keep_what_was_judged()?;
+        let report = EpochReport {
+            epoch: epoch + u64::from(!ends),
+            part: if ends { 1.0 } else { begun as f64 / self.sampler.steps_per_epoch() as f64 },
+            step: state.progress.step,
+            train_loss: sums.loss / sums.cells,
+            val: measured.metrics,
+            best: verdict.best,
+            lr: state.learner.schedule.rate(state.progress.step.saturating_sub(1)),
+            grad_norm: sums.grad_norm / sums.landed,
+            gate_mean: measured.gate_mean,
+            reactivity: measured.reactivity,
+            step_ms: state.pace.epoch_mean(),
+            samples_per_s: state.pace.rate(),
+            skipped: sums.skipped as u64,
+        };
+        if ends {
+            state.progress.skipped += sums.skipped as u64;
+            state.sums.clear()?;
+            state.pace.begin_epoch();
+        }
+        self.tell_from_first(FromWorker::EpochEnded(Box::new(report)))?;
+        if self.place.group.rank() == 0 {
+            self.place.kernels.tell_calls()?;
+        }
+        if finished {
+            self.elect(tail)?;
+        }
+        if finished || (ends && decide::save_due(epoch, train.checkpoint_every)) {
+            self.save(finished)?;
+        }
+        Ok(())
+    }
+
+    fn tell(&self, message: FromWorker) -> Result<(), SessionError> {
+        Ok(self.place.reporter.send(message)?)
+    }
+
+    fn tell_from_first(&self, message: FromWorker) -> Result<(), SessionError> {
+        if self.place.group.rank() == 0 { self.tell(message) } else { Ok(()) }
+    }
+
+    fn tell_model(&self, hash: &str) -> Result<(), SessionError> {
+        let learner = &self.state.learner;
+        let rows = self.sampler.micro_slots();
+        let cells = learner.model.grid().cells();
+        let tiles = learner.objective.tiles(rows.cast_signed(), cells).len();
+        if tiles > 1 {
+            let decision = format!(
+                "the loss of {rows} rows of {cells} cells is computed in {tiles} tiles, each a second time for its gradient: what it needs \
+                 in between is that of one tile"
+            );
+            self.tell_from_first(FromWorker::Decided { decision })?;
+        }
+        let steps_per_epoch = self.sampler.steps_per_epoch();
+        self.tell_from_first(FromWorker::ModelBuilt {
+            parameters: self.state.learner.params.numel() as u64,
+            program_hash: hash.to_owned(),
+            batch: self.sampler.batch,
+            steps_per_epoch,
+            steps_total: self.host.config.train.epochs * steps_per_epoch,
+        })
+    }
+
+    fn tell_step(&mut self, done: &Stepped) -> Result<(), SessionError> {
+        let control = Vec::<f64>::try_from(done.control.f_to_device(Device::Cpu)?)?;
+        let progress = &self.state.progress;
+        let message = FromWorker::Stepped {
+            epoch: progress.position.epoch + u64::from(progress.position.step > 0),
+            step: progress.step,
+            loss: control[0] / control[1],
+            lr: done.lr,
+            grad_norm: done.grad_norm.f_double_value(&[])?,
+            samples_per_s: self.state.pace.rate_since_report(),
+        };
+        self.tell(message)
+    }
+}
+
+/// See [`super::train::Training::rehearse`].
+pub(super) fn rehearse(host: &Host<'_>, state: &mut State, world: u32) -> Result<(), SessionError> {
+    let group: &dyn ProcessGroup = &Solo;
+    let mut sampler = Sampler { world: u64::from(world.max(1)), ..host.order.clone() };
+    if host.device != Device::Cpu {
+        // Another worker may be computing on this device: no more memory than libraries and kernels need.
+        sampler.world = sampler.world.max(sampler.batch.div_ceil(REHEARSED_ROWS_MAX));
+    }
+    if host.config.train.accumulation == 0 {
+        sampler.accumulation = sampler.micro_slots().div_ceil(REHEARSED_AT_ONCE_MAX);
+    }
+    state.learner.take_precision(host.precision(&sampler, group)?)?;
+    state.learner.equip()?;
+    let place = host.place(group, &sampler);
+    let plan = host.plan(sampler);
+    let batch = Prefetch::start(plan, Position::default())?.next(Position::default())?.to_device(host.device)?;
+    // A whole step, so that every kernel has run: it changes this learner, and another takes its place.
+    host.kernels.manager.untimed(|| step::step(&mut state.learner, &place, &batch, 0, false))?;
+    state.learner = host.learner()?;
+    Ok(())
+}
+
+impl Host<'_> {
+    /// What micro-batches of this size are computed with; one collective.
+    fn precision(&self, sampler: &Sampler, group: &dyn ProcessGroup) -> Result<Precision, SessionError> {
+        let demand = Demand::of(&self.spec, sampler.micro_slots());
+        Precision::decide(self.config.train.precision, demand, self.device, group)
+    }
+
+    /// Where the steps of a round run.
+    fn place<'a>(&'a self, group: &'a dyn ProcessGroup, sampler: &Sampler) -> Place<'a> {
+        Place {
+            group,
+            reporter: self.reporter,
+            kernels: &self.kernels,
+            device: self.device,
+            seed: self.config.seed,
+            accumulation: sampler.accumulation,
+            first_row: sampler.rank * sampler.batch.div_ceil(sampler.world),
+            save: false,
+            holds: saver::holds(&self.config.train, self.device),
+            copying: None,
+            profile: self.profile.as_ref(),
+        }
+    }
+
+    /// What is read ahead in a round.
+    fn plan(&self, sampler: Sampler) -> Plan {
+        Plan {
+            arrays: Arc::<crate::session::dataset::Mapped>::clone(&self.data.staged) as Arc<dyn Arrays>,
+            rows: Arc::clone(self.data.rows(Split::Train)),
+            sampler,
+            epochs: self.config.train.epochs,
+            device: self.device,
+        }
+    }
+}
+
+impl State {
+    /// What this rank comes with into a round.
+    fn held(&self) -> Held {
+        match &self.left {
+            _ if self.begun => Held::Whole(Standing::of(&self.progress)),
+            Left::Nothing => Held::Nothing,
+            Left::Spoilt(share) => Held::Spoilt(*share),
+            Left::Share(remains) => Held::Share(remains.standing, remains.share),
+        }
+    }
+
+    /// All there is, by name, of a learner that keeps everything.
+    fn named(&self, order: &Sampler) -> Result<Vec<Named>, SessionError> {
+        Ok(self.shares(order)?.0)
+    }
+
+    /// What every rank has, by name, and what only this one has.
+    pub(super) fn shares(&self, order: &Sampler) -> Result<(Vec<Named>, Vec<Placed>), SessionError> {
+        let (mut items, own) = self.learner.shares()?;
+        items.extend(self.progress.named(&self.sums, order));
+        items.extend(self.poisoned.named());
+        Ok((items, own))
+    }
+
+    /// As best weights the average that was just judged, if it is the best, or the mean over the last steps, if that won.
+    fn keep_what_was_judged(&mut self) -> Result<(), SessionError> {
+        let progress = &self.progress;
+        if progress.mean_won {
+            return self.learner.keep_tail_as_best();
+        }
+        if progress.best_step == progress.judged {
+            return self.learner.keep_average_as_best();
+        }
+        Ok(())
+    }
+
+    /// Takes up a saved or received state.
+    fn take(
+        &mut self,
+        saved: &BTreeMap<String, tch::Tensor>,
+        order: &Sampler,
+        from: &Path,
+    ) -> Result<(), SessionError> {
+        let every = self.progress.every;
+        self.progress = Progress { every, ..Progress::restore(saved, &mut self.sums, order, from)? };
+        self.refusals = Refusals::after(self.progress.replays);
+        self.poisoned = Poisoned::restore(saved)?;
+        // The progress counts completed epochs, the sums the one that is under way.
+        let skipped = self.progress.skipped + self.sums.read()?.skipped as u64;
+        self.learner.restore(saved, Counts { steps: self.progress.step, skipped })
+    }
+}
+
+/// Samples of the global batch just done; `next` is the step of the epoch that comes now.
+fn batch_samples(sampler: &Sampler, next: u64) -> u64 {
+    match next {
+        0 => sampler.rows - (sampler.steps_per_epoch() - 1) * sampler.batch,
+        _ => sampler.batch,
+    }
+}
