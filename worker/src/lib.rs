@@ -6,6 +6,7 @@
 //! names, not the model; only `session` uses all. What users need of the packages below is offered here by the same names.
 
 pub mod checkpoint;
+pub mod collective;
 pub mod data;
 pub mod export;
 pub mod probe;

@@ -6,6 +6,7 @@ use super::{
     SessionError,
     link::{Link, Order, mmap, unix},
 };
+use crate::collective::COLLECTIVE_WAIT_MAX;
 use enn_comm::{CommError, Forming, Gloo, GlooOptions, Meshed, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store};
 use enn_common::{
     config::train::Collectives,
@@ -15,11 +16,9 @@ use enn_common::{
     },
 };
 use enn_core::backend::{cuda::cache, graph};
-use std::{path::PathBuf, time::Duration};
+use serde::de::DeserializeOwned;
+use std::path::{Path, PathBuf};
 use tch::Device;
-
-/// Longest time to meet the other ranks of a round, and the limit of every collective.
-pub const COLLECTIVE_WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// What the launcher tells a worker before it can speak to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -291,6 +290,12 @@ fn or_gloo(
     tracing::warn!(reason, "collectives go through Gloo");
     let gloo = Gloo::form(store, &GlooOptions { rank, size, timeout: COLLECTIVE_WAIT_MAX }, forming)?;
     Ok(Box::new(gloo.instead(Some(reason))))
+}
+
+/// Reads a JSON file of the run.
+pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, SessionError> {
+    let text = std::fs::read(path).map_err(|source| SessionError::Read { path: path.to_owned(), source })?;
+    serde_json::from_slice(&text).map_err(|source| SessionError::Parse { path: path.to_owned(), source })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What can end a session: one sentence each, with place, found, expected and a hint.
 
-use crate::{checkpoint::CheckpointError, data::DataError, export::ExportError};
+use crate::{checkpoint::CheckpointError, collective::RankError, data::DataError, export::ExportError};
 use enn_comm::CommError;
 use enn_common::{
     artifact::{chunk::ChunkError, seal::SealError},
@@ -271,6 +271,17 @@ pub enum SessionError {
         epoch: u64,
         steps: u64,
     },
+}
+
+impl From<RankError> for SessionError {
+    fn from(error: RankError) -> Self {
+        match error {
+            RankError::Comm(error) => error.into(),
+            RankError::Torch(error) => error.into(),
+            RankError::Optim(error) => error.into(),
+            RankError::Shim(error) => error.into(),
+        }
+    }
 }
 
 impl SessionError {

@@ -4,7 +4,7 @@ use super::{
     SessionError,
     learner::Learner,
     progress::{EpochSums, Progress},
-    report::Reporter,
+    report::{self, Reporter},
 };
 use crate::{checkpoint, data::Sampler};
 use enn_common::{
@@ -33,7 +33,7 @@ pub fn init(
     let batch = config.train.global_batch(rows as usize) as u64;
     let order = Sampler { rows, batch, seed: config.seed, rank: 0, world: 1, accumulation: 1, mix: None };
     let learner = Learner::build(config, (&ModelSpec::new(meta, &config.train), models), 0, device)?;
-    super::ready(reporter, device, "solo")?;
+    report::ready(reporter, device, "solo")?;
     reporter.mark(Phase::Save, 0);
     let mut items = learner.state();
     items.extend(Progress::default().named(&EpochSums::new(device)?, &order));

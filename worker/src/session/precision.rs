@@ -1,7 +1,8 @@
 //! The precision of a training: decided once before the first step, the same on every rank, and applied to every step.
 
-use super::{SessionError, boot::COLLECTIVE_WAIT_MAX};
+use super::SessionError;
 use crate::checkpoint::Named;
+use crate::collective::COLLECTIVE_WAIT_MAX;
 use enn_comm::{ProcessGroup, Reduce};
 use enn_common::config::train::Precision as Wanted;
 use enn_core::{

@@ -5,7 +5,7 @@ use super::{
     boot::Environment,
     inference::{engine, export, serve},
     link::unix,
-    run_with,
+    run::run_with,
 };
 use crate::probe;
 use enn_common::{panics, shown};

@@ -1,7 +1,7 @@
 //! How a session speaks to whoever runs it, and hears that it should stop. The launcher behind a socket is one listener;
 //! a test or a user's own program is another.
 
-use crate::checkpoint::staging::StagingMemory;
+use crate::{checkpoint::staging::StagingMemory, probe::libtorch_version};
 use enn_common::{
     kernels::Quarantined,
     wire::{client::ClientError, control::Phase, message::FromWorker},
@@ -12,6 +12,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
+use tch::Device;
 
 /// The listener of a session. Called from the session's own thread only.
 pub trait Reporter {
@@ -57,6 +58,15 @@ pub trait Reporter {
     fn intents(&self) -> Box<dyn Intents> {
         Box::new(NoIntents)
     }
+}
+
+/// Says that the first step can begin.
+pub(crate) fn ready(reporter: &dyn Reporter, device: Device, backend: &str) -> Result<(), ClientError> {
+    let device = match device {
+        Device::Cuda(index) => format!("cuda:{index}"),
+        other => format!("{other:?}").to_lowercase(),
+    };
+    reporter.send(FromWorker::Ready { device, backend: backend.to_owned(), libtorch: libtorch_version() })
 }
 
 /// A listener in the same process: keeps the messages, and asks for a stop at a chosen step.

@@ -1,6 +1,7 @@
 //! What the ranks share of the state: as the configuration says, or as little as fits into the devices' memory.
 
-use super::{SessionError, agree, boot::COLLECTIVE_WAIT_MAX};
+use super::{SessionError, agree};
+use crate::collective::{COLLECTIVE_WAIT_MAX, gather};
 use enn_comm::{ProcessGroup, Reduce};
 use enn_common::config::train::Strategy;
 use enn_core::backend::graph;
@@ -82,7 +83,7 @@ pub fn choose(
     (device, local): (Device, u32),
     group: &dyn ProcessGroup,
 ) -> Result<Chosen, SessionError> {
-    let spread = || Ok::<_, SessionError>(Spread::of(&agree::gather(group, device, i64::from(local))?));
+    let spread = || Ok::<_, SessionError>(Spread::of(&gather(group, device, i64::from(local))?));
     let index = match (wanted, device) {
         (Strategy::Hsdp, _) => return Ok(on_nodes(&spread()?)),
         (Strategy::Auto, Device::Cuda(index)) => index,

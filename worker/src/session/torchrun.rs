@@ -13,10 +13,11 @@
 //! **Invariant:** speaks to nobody but the store and the other ranks; needs no launcher of ours.
 
 use super::{
-    SHUTDOWN_WAIT_MAX, SessionError,
+    SessionError,
     boot::{self, TorchrunEnvironment},
     clock::Throttle,
 };
+use crate::collective::{COLLECTIVE_WAIT_MAX, SHUTDOWN_WAIT_MAX};
 use enn_comm::{Forming, Pending, ProcessGroup, Solo, Store, StoreAddr};
 use enn_core::{error::HookError, op::collective::Collectives};
 use std::{cell::RefCell, path::Path, time::Duration};
@@ -73,7 +74,7 @@ impl Collectives for Place {
     }
 
     fn order(&self) -> Result<(), HookError> {
-        Ok(self.pending.order(boot::COLLECTIVE_WAIT_MAX)?)
+        Ok(self.pending.order(COLLECTIVE_WAIT_MAX)?)
     }
 
     fn wait(&self) -> Result<(), HookError> {
@@ -111,8 +112,8 @@ pub fn join_with(device: DeviceChoice, wanted: WantedCollectives) -> Result<Plac
             let rank = environment.rank;
             let size = environment.world_size;
             let local = environment.local_world_size;
-            let store = Store::connect(addr, boot::COLLECTIVE_WAIT_MAX)?;
-            let forming = Forming::within(boot::COLLECTIVE_WAIT_MAX);
+            let store = Store::connect(addr, COLLECTIVE_WAIT_MAX)?;
+            let forming = Forming::within(COLLECTIVE_WAIT_MAX);
             boot::form(&store, (boot::Place { rank, size, local }, device), wanted, &forming)?
         }
         _ => Box::new(Solo),

@@ -11,15 +11,17 @@ use super::{
     SessionError,
     checkpointing::saver::Saver,
     dataset::Dataset,
-    eval::evaluate::EVALUATION_ROWS,
-    excluded_rows::Poisoned,
     kernels::{KernelTask, Kernels},
-    learner::Learner,
-    memory::portion::Portion,
-    progress::{EpochSums, Progress},
     recovery::shard_recovery::Left,
     report::Reporter,
-    round::{Round, ledger::Ledger, micro_batch::Cut, nonfinite_step::Refusals, pace::Pace, rehearse},
+    round::{
+        Round,
+        context::Host,
+        ledger::Ledger,
+        rehearse,
+        state::State,
+        task::{Ended, Outcome, RoundTask},
+    },
 };
 use crate::data::Sampler;
 use enn_comm::ProcessGroup;
@@ -29,7 +31,6 @@ use enn_common::{
         train::{Collectives, Execution, Loss},
     },
     kernels::Quarantined,
-    metrics::Metrics,
     profile::FOLDER,
     staged::Split,
     wire::control::Phase,
@@ -53,49 +54,6 @@ pub struct TrainTask {
     pub models: SubModels,
     /// The only round, for [`train`].
     pub round: RoundTask,
-}
-
-/// What differs from round to round.
-#[derive(Debug, Clone)]
-pub struct RoundTask {
-    /// Number of the round.
-    pub round: u64,
-    /// Committed checkpoint to go on from, when no rank has any state.
-    pub resume: Option<PathBuf>,
-    /// Name of this start of the workers; part of the names of unfinished checkpoints.
-    pub attempt: String,
-    /// Into so many each micro-batch is cut; the same on all ranks.
-    pub split: u32,
-    /// Ranks on this host, which have its memory together.
-    pub local: u32,
-}
-
-impl Default for RoundTask {
-    fn default() -> Self {
-        Self { round: 0, resume: None, attempt: String::new(), split: 1, local: 1 }
-    }
-}
-
-/// How a round ended.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Ended {
-    /// Training is over.
-    Finished(Outcome),
-    /// All ranks left it at the same step, because they were asked to.
-    Left,
-}
-
-/// How training ended.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
-    /// Whether it was stopped on request, with a checkpoint.
-    pub stopped: bool,
-    /// Epochs done.
-    pub epoch: u64,
-    /// Optimizer steps done.
-    pub step: u64,
-    /// Metrics of the best weights by split; empty when stopped.
-    pub split: BTreeMap<String, Metrics>,
 }
 
 /// Trains to the end, or until the listener asks for a stop, in one round. Every rank calls it with the same configuration; the
@@ -124,47 +82,6 @@ pub fn train(
 pub struct Training<'a> {
     host: Host<'a>,
     state: State,
-}
-
-/// What no step changes.
-pub(super) struct Host<'a> {
-    pub(super) config: RunConfig,
-    pub(super) checkpoints: PathBuf,
-    pub(super) device: Device,
-    pub(super) reporter: &'a dyn Reporter,
-    pub(super) kernels: Kernels<'a>,
-    pub(super) profile: Option<Profile>,
-    pub(super) ledger: Option<Ledger>,
-    pub(super) data: Dataset,
-    pub(super) spec: ModelSpec,
-    pub(super) models: SubModels,
-    /// The order of samples; ranks take their shares of it.
-    pub(super) order: Sampler,
-}
-
-/// What training is about.
-pub(super) struct State {
-    pub(super) learner: Learner,
-    pub(super) progress: Progress,
-    pub(super) sums: EpochSums,
-    pub(super) refusals: Refusals,
-    pub(super) poisoned: Poisoned,
-    pub(super) saved_step: Option<u64>,
-    pub(super) saver: Saver,
-    pub(super) pace: Pace,
-    /// What fitted into this rank's memory when it was measured last.
-    pub(super) cut: Option<Cut>,
-    /// Rows computed at once where weights are judged.
-    pub(super) portion: Portion,
-    /// Micro-batches a step, as all ranks agreed, before any was split because memory was short.
-    pub(super) accumulation: u64,
-    /// Weights and progress are those of this training, and not those every process begins with.
-    pub(super) begun: bool,
-    /// A round broke that left nothing whole: the next one begins with another state.
-    pub(super) broken: bool,
-    pub(super) left: Left,
-    /// What was said last of how the ranks share the state.
-    pub(super) told: Option<String>,
 }
 
 impl<'a> Training<'a> {
@@ -237,7 +154,7 @@ impl<'a> Training<'a> {
         let captured =
             broke && config.capture_collectives && config.execution == Execution::Auto && self.host.device.is_cuda();
         if self.state.learner.is_divided() {
-            self.state.left = Left::by(&mut self.state, &self.host.order);
+            self.state.left = self.state.left_share(&self.host.order);
         }
         // What is divided is not whole, and of what was being received some may have come.
         if captured || self.state.learner.is_divided() || !self.state.begun {
@@ -306,41 +223,5 @@ impl<'a> Training<'a> {
 
     fn outcome(&self) -> Outcome {
         self.state.outcome(true, BTreeMap::new())
-    }
-}
-
-impl Host<'_> {
-    /// Seeded weights, the same in every process, and nothing beside them yet.
-    pub(super) fn learner(&self) -> Result<Learner, SessionError> {
-        let steps_total = self.config.train.epochs * self.order.steps_per_epoch();
-        Learner::bare(&self.config, (&self.spec, &self.models), steps_total, self.device)
-    }
-
-    /// What every process begins with.
-    pub(super) fn state(&self, saver: Saver) -> Result<State, SessionError> {
-        let every = self.config.train.validate_every(self.order.steps_per_epoch());
-        Ok(State {
-            learner: self.learner()?,
-            progress: Progress { every, ..Progress::default() },
-            sums: EpochSums::new(self.device)?,
-            refusals: Refusals::default(),
-            poisoned: Poisoned::default(),
-            saved_step: None,
-            saver,
-            pace: Pace::new(),
-            cut: None,
-            portion: Portion::of(EVALUATION_ROWS),
-            accumulation: self.order.accumulation,
-            begun: false,
-            broken: false,
-            left: Left::Nothing,
-            told: None,
-        })
-    }
-}
-
-impl State {
-    pub(super) fn outcome(&self, stopped: bool, split: BTreeMap<String, Metrics>) -> Outcome {
-        Outcome { stopped, epoch: self.progress.position.epoch, step: self.progress.step, split }
     }
 }

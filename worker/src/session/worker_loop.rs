@@ -13,12 +13,14 @@
 //! [`WORD_WAIT_MAX`], that the round is over.
 
 use super::{
-    ABORT_WAIT_MAX, KernelTask, SHUTDOWN_WAIT_MAX, SessionError, boot,
+    KernelTask, SessionError,
+    boot::{self, read_json},
     link::{Link, Order},
-    read_json,
     report::Reporter,
-    train::{Ended, RoundTask, TrainTask, Training},
+    round::task::{Ended, RoundTask},
+    train::{TrainTask, Training},
 };
+use crate::collective::{ABORT_WAIT_MAX, COLLECTIVE_WAIT_MAX, SHUTDOWN_WAIT_MAX};
 use enn_comm::{Forming, ProcessGroup, Store, StoreAddr};
 use enn_common::{
     config::RunConfig,
@@ -117,7 +119,7 @@ impl<'a> Life<'a> {
         // It is another one when another node took over.
         if !self.store.as_ref().is_some_and(|store| store.is_at(host, port)) {
             let addr = StoreAddr { host: host.to_owned(), port, prefix: String::new() };
-            self.store = Some(Store::connect(addr, boot::COLLECTIVE_WAIT_MAX)?);
+            self.store = Some(Store::connect(addr, COLLECTIVE_WAIT_MAX)?);
         }
         Ok(())
     }
@@ -137,7 +139,7 @@ impl<'a> Life<'a> {
         }
         let Some(training) = &mut self.training else { unreachable!("it was just prepared") };
         training.quarantine(&seat.kernels);
-        let forming = Forming::within(boot::COLLECTIVE_WAIT_MAX);
+        let forming = Forming::within(COLLECTIVE_WAIT_MAX);
         self.link.watch(seat.round, forming.abort_handle());
         let resume = resume.clone();
         let attempt = attempt.clone();

@@ -1,6 +1,7 @@
 //! Errors of predictions over a split: sums gathered on the device in f64, added over the ranks, and turned into metrics once.
 
-use crate::session::{SessionError, boot::COLLECTIVE_WAIT_MAX};
+use crate::collective::COLLECTIVE_WAIT_MAX;
+use crate::session::SessionError;
 use enn_comm::ProcessGroup;
 use enn_common::metrics::{Interval, Metrics};
 use enn_model::loss::{BatchLoss, Head, Objective};

@@ -13,7 +13,7 @@ use crate::{
         learner::{OPTIONAL_OF_MODEL, restore_buffers, saved_calibration},
         memory::{autobatch, host_memory, portion::Portion, room::Room},
         precision::{Demand, Precision},
-        report::Reporter,
+        report::{self, Reporter},
     },
 };
 use enn_comm::Solo;
@@ -81,7 +81,7 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
     fits(&task.staged, data.staged.0.meta(), &saved.meta)?;
     let kernels = Kernels::new(&saved.config, &task.kernels, reporter)?;
     let mut predictor = Predictor::new((&saved, &task.models), &kernels, task.device, task.precision)?;
-    crate::session::ready(reporter, task.device, "none")?;
+    report::ready(reporter, task.device, "none")?;
     let inputs = data.staged.inputs()?;
     if let Some(decision) = predictor.make_room(&inputs, task)? {
         reporter.send(FromWorker::Decided { decision })?;

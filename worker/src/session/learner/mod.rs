@@ -5,7 +5,8 @@ mod state_dict;
 
 pub use state_dict::{Counts, OPTIONAL, OPTIONAL_OF_MODEL, restore_buffers, saved_calibration};
 
-use super::{SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX, memory::room, precision::Precision};
+use super::{SessionError, agree::agree, memory::room, precision::Precision};
+use crate::collective::COLLECTIVE_WAIT_MAX;
 use enn_comm::{ProcessGroup, sharing};
 use enn_common::{
     config::{

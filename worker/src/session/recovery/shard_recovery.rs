@@ -7,8 +7,8 @@
 use super::state_transfer::{Shares, Standing, sum_of_bits, tell};
 use crate::{
     checkpoint::{Named, Placed, dtype},
-    data::Sampler,
-    session::{SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX, train::State},
+    collective::COLLECTIVE_WAIT_MAX,
+    session::{SessionError, agree::agree},
 };
 use enn_comm::ProcessGroup;
 use enn_common::checkpoint::table::TensorDType;
@@ -45,17 +45,11 @@ pub(crate) struct Remains {
 type Entry = (String, Vec<i64>, Vec<i64>, Vec<i64>, TensorDType);
 
 impl Left {
-    /// What is left of `state`, whose learner keeps a share. Views: they outlive the learner.
-    pub(crate) fn by(state: &mut State, order: &Sampler) -> Self {
-        let share = state.learner.weights.share();
-        if !state.learner.claim_share() {
-            return Self::Spoilt(share);
-        }
-        match state.shares(order) {
-            Ok((items, boxes)) => {
-                let standing = Standing::of(&state.progress);
-                Self::Share(Remains { share, standing, items, boxes })
-            }
+    /// The share of a state at `standing` of which `parts` are what every rank has and what only this one has, as views: they outlive
+    /// the learner.
+    pub(crate) fn of(share: Share, standing: Standing, parts: Result<(Vec<Named>, Vec<Placed>), SessionError>) -> Self {
+        match parts {
+            Ok((items, boxes)) => Self::Share(Remains { share, standing, items, boxes }),
             Err(error) => {
                 tracing::warn!(%error, "this worker's share of the state is lost");
                 Self::Spoilt(share)

@@ -5,12 +5,8 @@
 
 use crate::{
     checkpoint::{Named, dtype},
-    session::{
-        SessionError,
-        agree::{agree, gather},
-        boot::COLLECTIVE_WAIT_MAX,
-        progress::Progress,
-    },
+    collective::{COLLECTIVE_WAIT_MAX, gather},
+    session::{SessionError, agree::agree, progress::Progress},
 };
 use enn_comm::ProcessGroup;
 use enn_common::checkpoint::table::TensorDType;

@@ -3,7 +3,7 @@
 //!
 //! **Invariant:** weights that were exchanged to be measured are back before an error leaves.
 
-use super::Round;
+use super::{Round, task::Ended};
 use crate::session::{
     SessionError, decide,
     eval::{
@@ -12,7 +12,6 @@ use crate::session::{
         measure::Measured,
     },
     learner::Learner,
-    train::Ended,
 };
 use enn_comm::ProcessGroup;
 use enn_common::{

@@ -1,9 +1,9 @@
 //! How the ranks of a round come to the same state: from the rank that stands furthest, from shares that make up the whole, from a
 //! checkpoint, or anew; and what each keeps of it.
 
-use super::Round;
+use super::{Round, context::Host, state::State, task::RoundTask};
 use crate::{
-    checkpoint,
+    checkpoint, collective,
     data::Sampler,
     session::{
         SessionError, agree,
@@ -11,13 +11,12 @@ use crate::{
         excluded_rows::{self, Poisoned},
         learner::{OPTIONAL, pretrained},
         progress::{self, Progress},
-        ready,
         recovery::{
             shard_recovery::{self, Left},
             state_transfer::{self, Found, Held, Missing, Shares},
         },
+        report::ready,
         strategy::{self, Chosen},
-        train::{Host, RoundTask, State},
     },
 };
 use enn_comm::ProcessGroup;
@@ -244,7 +243,7 @@ impl<'a> Round<'a> {
         let step = self.state.progress.step;
         let seconds = self.state.pace.watch.lap_ms() / 1e3;
         let there = host.checkpoints.join(name::committed(step)).exists();
-        let seen = agree::sum(group, host.device, &[if there { 1.0 } else { 0.0 }])?[0] > 0.0;
+        let seen = collective::sum(group, host.device, &[if there { 1.0 } else { 0.0 }])?[0] > 0.0;
         self.state.saved_step = seen.then_some(step);
         if mine == Held::Nothing {
             // Its own share is the one with its place on the node.

@@ -5,23 +5,21 @@
 
 use super::step::Place;
 use crate::{
-    data::{Batch, Sampler},
+    collective::COLLECTIVE_WAIT_MAX,
+    data::Batch,
     session::{
         SessionError,
-        boot::COLLECTIVE_WAIT_MAX,
         learner::Parts,
         memory::{
             autobatch::{self, Fit},
             room::Room,
         },
-        train::{Host, State},
     },
 };
 use enn_comm::Reduce;
 use enn_common::{
     config::train::{Recompute, TrainConfig},
     fs::memory,
-    staged::Split,
 };
 use enn_core::{
     autograd::{BucketId, Cx, GradLeaves},
@@ -55,36 +53,14 @@ pub(crate) struct Cut {
     pub(crate) reason: String,
 }
 
-/// How all ranks compute their shares: as the one with the least memory can. Measured once for each size of a share, on the first rows
-/// it is to compute; `local` ranks have the host's memory together. Every rank calls it; one collective.
+/// Cuts this rank's share, the rows of `batch`, by what fits into its memory.
 ///
 /// # Errors
-/// Those of data and model, and the collective's.
-pub(crate) fn cut(
-    host: &Host<'_>,
-    state: &mut State,
-    place: &Place<'_>,
-    sampler: &Sampler,
-    local: u32,
-) -> Result<Cut, SessionError> {
-    let whole = Sampler { accumulation: 1, ..sampler.clone() };
-    if state.cut.as_ref().is_none_or(|cut| cut.share != whole.slots()) {
-        let index = host.data.rows(Split::Train);
-        let ordinals = whole.share(state.progress.position).ordinals;
-        let rows: Vec<u64> = ordinals.into_iter().map(|ordinal| index.at(ordinal)).collect();
-        let batch = host.data.gather_rows(&rows, host.device)?;
-        state.poisoned.leave_out_of(&batch)?;
-        let (_, parts) = state.learner.split();
-        state.cut = Some(measure(&host.config.train, (&parts, place), &batch, local)?);
-    }
-    let Some(own) = &state.cut else { unreachable!("it was just measured") };
-    agree(own, place)
-}
-
-/// Cuts this rank's share, the rows of `batch`, by what fits into its memory.
-fn measure(
+/// Those of the model.
+pub(crate) fn measure(
     config: &TrainConfig,
-    (parts, place): (&Parts<'_>, &Place<'_>),
+    parts: &Parts<'_>,
+    place: &Place<'_>,
     batch: &Batch,
     local: u32,
 ) -> Result<Cut, SessionError> {
@@ -114,8 +90,11 @@ fn measure(
     Ok(Cut { share, accumulation: share.div_ceil(fit.rows), recompute, judged, reason: reason(&fit, share, given) })
 }
 
-/// The cut of the rank with the least memory.
-fn agree(own: &Cut, place: &Place<'_>) -> Result<Cut, SessionError> {
+/// The cut of the rank with the least memory. One collective.
+///
+/// # Errors
+/// The collective's.
+pub(crate) fn agree(own: &Cut, place: &Place<'_>) -> Result<Cut, SessionError> {
     let votes = [own.accumulation as f64, if own.recompute { 1.0 } else { 0.0 }];
     let votes = Raw::f_from_slice(&votes)?.f_to_device(place.device)?;
     place.group.all_reduce(&votes, Reduce::Max)?.wait(COLLECTIVE_WAIT_MAX)?;

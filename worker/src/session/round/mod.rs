@@ -4,6 +4,7 @@
 //! **Invariant:** what a round leaves behind is whole: weights, progress and sums of the same number of steps, also when it ends
 //! in an error. Where the ranks share the state, each is left with a whole share, or says that it is not.
 
+pub(crate) mod context;
 mod ending;
 mod entering;
 pub(crate) mod ledger;
@@ -11,33 +12,18 @@ pub(crate) mod micro_batch;
 pub mod nonfinite_step;
 pub(crate) mod pace;
 mod saving;
+pub(crate) mod state;
 pub mod step;
+pub mod task;
 
 use super::{
-    SessionError,
-    boot::COLLECTIVE_WAIT_MAX,
-    checkpointing::saver,
-    decide,
-    eval::evaluate::EVALUATION_ROWS,
-    excluded_rows::Poisoned,
-    learner::{Counts, Learner},
-    memory::portion::Portion,
-    nonfinite_cause,
-    precision::{Demand, Precision},
-    progress::Progress,
-    recovery::{
-        shard_recovery::Left,
-        state_transfer::{Held, Standing},
-    },
-    train::{Ended, Host, RoundTask, State},
+    SessionError, decide, eval::evaluate::EVALUATION_ROWS, learner::Learner, memory::portion::Portion, nonfinite_cause,
 };
 use crate::{
-    checkpoint::{Named, Placed},
-    data::{
-        Batch, Position, Prefetch, Sampler,
-        prefetch::{Arrays, Plan},
-    },
+    collective::COLLECTIVE_WAIT_MAX,
+    data::{Batch, Position, Prefetch, Sampler},
 };
+use context::Host;
 use enn_comm::{ProcessGroup, Solo};
 use enn_common::{
     config::train::Recompute,
@@ -46,9 +32,12 @@ use enn_common::{
     staged::Split,
     wire::{control::Phase, message::FromWorker},
 };
-use nonfinite_step::{Refusals, Rows};
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use micro_batch::Cut;
+use nonfinite_step::Rows;
+use state::State;
+use std::collections::BTreeMap;
 use step::{Place, Stepped};
+use task::{Ended, RoundTask};
 use tch::Device;
 
 /// Rows that a spare rehearses with on a device, at most.
@@ -138,7 +127,8 @@ impl Round<'_> {
             return Ok(());
         }
         state.learner.unpack(self.place.group)?;
-        let cut = micro_batch::cut(host, state, &self.place, &self.sampler, self.task.local)?;
+        let cut = self.measure_cut()?;
+        let state = &mut *self.state;
         state.learner.pack()?;
         let news = self.fresh || (state.accumulation, state.learner.recompute) != (cut.accumulation, cut.recompute);
         state.accumulation = cut.accumulation;
@@ -160,6 +150,25 @@ impl Round<'_> {
             self.tell_from_first(FromWorker::Decided { decision })?;
         }
         self.tell_from_first(message)
+    }
+
+    /// How all ranks compute their shares: as the one with the least memory can. Measured once for each size of a share, on the first
+    /// rows it is to compute. One collective.
+    fn measure_cut(&mut self) -> Result<Cut, SessionError> {
+        let host = self.host;
+        let state = &mut *self.state;
+        let whole = Sampler { accumulation: 1, ..self.sampler.clone() };
+        if state.cut.as_ref().is_none_or(|cut| cut.share != whole.slots()) {
+            let index = host.data.rows(Split::Train);
+            let ordinals = whole.share(state.progress.position).ordinals;
+            let rows: Vec<u64> = ordinals.into_iter().map(|ordinal| index.at(ordinal)).collect();
+            let batch = host.data.gather_rows(&rows, host.device)?;
+            state.poisoned.leave_out_of(&batch)?;
+            let (_, parts) = state.learner.split();
+            state.cut = Some(micro_batch::measure(&host.config.train, &parts, &self.place, &batch, self.task.local)?);
+        }
+        let Some(own) = &state.cut else { unreachable!("it was just measured") };
+        micro_batch::agree(own, &self.place)
     }
 
     /// One optimizer step, and what is wished after it.
@@ -440,95 +449,6 @@ pub(super) fn rehearse(host: &Host<'_>, state: &mut State, world: u32) -> Result
     host.kernels.manager.untimed(|| step::step(&mut state.learner, &place, &batch, 0, false))?;
     state.learner = host.learner()?;
     Ok(())
-}
-
-impl Host<'_> {
-    /// What micro-batches of this size are computed with; one collective.
-    fn precision(&self, sampler: &Sampler, group: &dyn ProcessGroup) -> Result<Precision, SessionError> {
-        let demand = Demand::of(&self.spec, sampler.micro_slots());
-        Precision::decide(self.config.train.precision, demand, self.device, group)
-    }
-
-    /// Where the steps of a round run.
-    fn place<'a>(&'a self, group: &'a dyn ProcessGroup, sampler: &Sampler) -> Place<'a> {
-        Place {
-            group,
-            reporter: self.reporter,
-            kernels: &self.kernels,
-            device: self.device,
-            seed: self.config.seed,
-            accumulation: sampler.accumulation,
-            first_row: sampler.rank * sampler.batch.div_ceil(sampler.world),
-            save: false,
-            holds: saver::holds(&self.config.train, self.device),
-            copying: None,
-            profile: self.profile.as_ref(),
-        }
-    }
-
-    /// What is read ahead in a round.
-    fn plan(&self, sampler: Sampler) -> Plan {
-        Plan {
-            arrays: Arc::<crate::session::dataset::Mapped>::clone(&self.data.staged) as Arc<dyn Arrays>,
-            rows: Arc::clone(self.data.rows(Split::Train)),
-            sampler,
-            epochs: self.config.train.epochs,
-            device: self.device,
-        }
-    }
-}
-
-impl State {
-    /// What this rank comes with into a round.
-    fn held(&self) -> Held {
-        match &self.left {
-            _ if self.begun => Held::Whole(Standing::of(&self.progress)),
-            Left::Nothing => Held::Nothing,
-            Left::Spoilt(share) => Held::Spoilt(*share),
-            Left::Share(remains) => Held::Share(remains.standing, remains.share),
-        }
-    }
-
-    /// All there is, by name, of a learner that keeps everything.
-    fn named(&self, order: &Sampler) -> Result<Vec<Named>, SessionError> {
-        Ok(self.shares(order)?.0)
-    }
-
-    /// What every rank has, by name, and what only this one has.
-    pub(super) fn shares(&self, order: &Sampler) -> Result<(Vec<Named>, Vec<Placed>), SessionError> {
-        let (mut items, own) = self.learner.shares()?;
-        items.extend(self.progress.named(&self.sums, order));
-        items.extend(self.poisoned.named());
-        Ok((items, own))
-    }
-
-    /// As best weights the average that was just judged, if it is the best, or the mean over the last steps, if that won.
-    fn keep_what_was_judged(&mut self) -> Result<(), SessionError> {
-        let progress = &self.progress;
-        if progress.mean_won {
-            return self.learner.keep_tail_as_best();
-        }
-        if progress.best_step == progress.judged {
-            return self.learner.keep_average_as_best();
-        }
-        Ok(())
-    }
-
-    /// Takes up a saved or received state.
-    fn take(
-        &mut self,
-        saved: &BTreeMap<String, tch::Tensor>,
-        order: &Sampler,
-        from: &Path,
-    ) -> Result<(), SessionError> {
-        let every = self.progress.every;
-        self.progress = Progress { every, ..Progress::restore(saved, &mut self.sums, order, from)? };
-        self.refusals = Refusals::after(self.progress.replays);
-        self.poisoned = Poisoned::restore(saved)?;
-        // The progress counts completed epochs, the sums the one that is under way.
-        let skipped = self.progress.skipped + self.sums.read()?.skipped as u64;
-        self.learner.restore(saved, Counts { steps: self.progress.step, skipped })
-    }
 }
 
 /// Samples of the global batch just done; `next` is the step of the epoch that comes now.

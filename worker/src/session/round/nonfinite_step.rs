@@ -13,6 +13,7 @@
 
 use super::step::{Place, loss};
 use crate::{
+    collective,
     data::{Batch, Position, Sampler},
     session::{
         SessionError, agree,
@@ -243,7 +244,7 @@ fn vote(
     for slot in &replay.suspected {
         votes[places + ballot.place(*slot)] = 1.0;
     }
-    let votes = agree::sum(place.group, place.device, &votes)?;
+    let votes = collective::sum(place.group, place.device, &votes)?;
     let (low, rows) = votes.split_at(places);
     let cooled = low.iter().any(|votes| *votes > 0.0);
     for (path, _) in replay.places.iter().zip(low).filter(|(_, votes)| **votes > 0.0) {

@@ -1,6 +1,7 @@
 //! A round's checkpoints: when one is due, and what of it is this rank's.
 
 use super::Round;
+use crate::collective;
 use crate::session::{SessionError, agree, checkpointing::saver::Due};
 use enn_common::{checkpoint::name, wire::control::Phase};
 
@@ -13,7 +14,7 @@ impl Round<'_> {
         }
         let path = self.host.checkpoints.join(name::committed(step));
         let seen = if path.exists() { 1.0 } else { 0.0 };
-        if agree::sum(self.place.group, self.host.device, &[seen])?[0] > 0.0 {
+        if collective::sum(self.place.group, self.host.device, &[seen])?[0] > 0.0 {
             return Ok(());
         }
         self.state.saved_step = None;

@@ -6,11 +6,11 @@
 //! would not leave whole steps. While it waits the device is at work, so that what is lost is the launch of the update.
 
 use crate::{
+    collective::COLLECTIVE_WAIT_MAX,
     data::Batch,
     session::{
         SessionError,
         agree::agree,
-        boot::COLLECTIVE_WAIT_MAX,
         clock::Stopwatch,
         kernels::Kernels,
         learner::{Learner, Parts},

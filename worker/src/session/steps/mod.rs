@@ -9,6 +9,7 @@
 //!
 //! **Invariant:** knows neither model nor data; a step but the first reads nothing back from a device.
 
+mod explain;
 mod intents;
 mod replay;
 

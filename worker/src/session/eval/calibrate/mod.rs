@@ -13,6 +13,7 @@ mod intervals;
 mod sample;
 
 use super::evaluate::Judged;
+use crate::collective;
 use crate::session::{SessionError, agree, dataset::Dataset, excluded_rows::Poisoned};
 use enn_comm::ProcessGroup;
 use enn_common::{
@@ -112,6 +113,6 @@ fn drift(
             enn_model::model::RowTensors { x: &rows.x, x_valid: &rows.x_mask, y: &rows.y, y_valid: &rows.y_mask };
         found = judged.model.drift(judged.params, rows, held, share)?.unwrap_or_default();
     }
-    let found = agree::sum(group, device, &[found])?[0];
+    let found = collective::sum(group, device, &[found])?[0];
     Ok((found > 0.0).then_some(found))
 }

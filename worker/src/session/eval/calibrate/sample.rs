@@ -1,8 +1,8 @@
 //! What a model says of validation rows, beside their targets: gathered from all ranks, so that each holds the same bits.
 
+use crate::collective::COLLECTIVE_WAIT_MAX;
 use crate::session::{
     SessionError,
-    boot::COLLECTIVE_WAIT_MAX,
     dataset::{Dataset, rows_within},
     eval::evaluate::Judged,
     excluded_rows::Poisoned,

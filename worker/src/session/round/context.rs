@@ -1,0 +1,109 @@
+//! What no step of a training changes: its configuration, its data, and where its parts are.
+
+use super::{ledger::Ledger, nonfinite_step::Refusals, pace::Pace, state::State, step::Place};
+use crate::{
+    data::{
+        Sampler,
+        prefetch::{Arrays, Plan},
+    },
+    session::{
+        SessionError,
+        checkpointing::saver::{self, Saver},
+        dataset::{Dataset, Mapped},
+        eval::evaluate::EVALUATION_ROWS,
+        excluded_rows::Poisoned,
+        kernels::Kernels,
+        learner::Learner,
+        memory::portion::Portion,
+        precision::{Demand, Precision},
+        progress::{EpochSums, Progress},
+        recovery::shard_recovery::Left,
+        report::Reporter,
+    },
+};
+use enn_comm::ProcessGroup;
+use enn_common::{config::RunConfig, staged::Split};
+use enn_core::profile::Profile;
+use enn_model::{block::SubModels, model::ModelSpec};
+use std::{path::PathBuf, sync::Arc};
+use tch::Device;
+
+/// What no step changes.
+pub(crate) struct Host<'a> {
+    pub(crate) config: RunConfig,
+    pub(crate) checkpoints: PathBuf,
+    pub(crate) device: Device,
+    pub(crate) reporter: &'a dyn Reporter,
+    pub(crate) kernels: Kernels<'a>,
+    pub(crate) profile: Option<Profile>,
+    pub(crate) ledger: Option<Ledger>,
+    pub(crate) data: Dataset,
+    pub(crate) spec: ModelSpec,
+    pub(crate) models: SubModels,
+    /// The order of samples; ranks take their shares of it.
+    pub(crate) order: Sampler,
+}
+
+impl Host<'_> {
+    /// Seeded weights, the same in every process, and nothing beside them yet.
+    pub(crate) fn learner(&self) -> Result<Learner, SessionError> {
+        let steps_total = self.config.train.epochs * self.order.steps_per_epoch();
+        Learner::bare(&self.config, (&self.spec, &self.models), steps_total, self.device)
+    }
+
+    /// What every process begins with.
+    pub(crate) fn state(&self, saver: Saver) -> Result<State, SessionError> {
+        let every = self.config.train.validate_every(self.order.steps_per_epoch());
+        Ok(State {
+            learner: self.learner()?,
+            progress: Progress { every, ..Progress::default() },
+            sums: EpochSums::new(self.device)?,
+            refusals: Refusals::default(),
+            poisoned: Poisoned::default(),
+            saved_step: None,
+            saver,
+            pace: Pace::new(),
+            cut: None,
+            portion: Portion::of(EVALUATION_ROWS),
+            accumulation: self.order.accumulation,
+            begun: false,
+            broken: false,
+            left: Left::Nothing,
+            told: None,
+        })
+    }
+
+    /// What micro-batches of this size are computed with; one collective.
+    pub(crate) fn precision(&self, sampler: &Sampler, group: &dyn ProcessGroup) -> Result<Precision, SessionError> {
+        let demand = Demand::of(&self.spec, sampler.micro_slots());
+        Precision::decide(self.config.train.precision, demand, self.device, group)
+    }
+
+    /// Where the steps of a round run.
+    pub(crate) fn place<'a>(&'a self, group: &'a dyn ProcessGroup, sampler: &Sampler) -> Place<'a> {
+        Place {
+            group,
+            reporter: self.reporter,
+            kernels: &self.kernels,
+            device: self.device,
+            seed: self.config.seed,
+            accumulation: sampler.accumulation,
+            first_row: sampler.rank * sampler.batch.div_ceil(sampler.world),
+            save: false,
+            holds: saver::holds(&self.config.train, self.device),
+            copying: None,
+            profile: self.profile.as_ref(),
+        }
+    }
+
+    /// What is read ahead in a round.
+    pub(crate) fn plan(&self, sampler: Sampler) -> Plan {
+        Plan {
+            arrays: Arc::<Mapped>::clone(&self.data.staged) as Arc<dyn Arrays>,
+            rows: Arc::clone(self.data.rows(Split::Train)),
+            sampler,
+            epochs: self.config.train.epochs,
+            device: self.device,
+        }
+    }
+}
