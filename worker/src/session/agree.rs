@@ -24,7 +24,7 @@ pub fn agree(group: &dyn ProcessGroup, device: Device, what: &'static str, mine:
 /// The collectives'.
 pub(super) fn exchange(group: &dyn ProcessGroup, device: Device, mine: &[u8]) -> Result<Vec<Vec<u8>>, SessionError> {
     let lengths = gather(group, device, mine.len() as i64)?;
-    let told = (0..).zip(lengths).map(|(rank, length)| {
+    let all = (0..).zip(lengths).map(|(rank, length)| {
         if length == 0 {
             return Ok(Vec::new());
         }
@@ -36,7 +36,7 @@ pub(super) fn exchange(group: &dyn ProcessGroup, device: Device, mine: &[u8]) ->
         group.broadcast(&bytes, rank)?.wait(COLLECTIVE_WAIT_MAX)?;
         Ok(Vec::<u8>::try_from(bytes.f_to_device(Device::Cpu)?)?)
     });
-    told.collect()
+    all.collect()
 }
 
 /// The first 63 bits of blake3: positive, so that a sum with zeros is exact.

@@ -147,7 +147,7 @@ pub(super) fn meet(environment: &Environment) -> Result<(Link, Order), SessionEr
     let first = match client.recv()? {
         ToWorker::Refused { error } => return Err(SessionError::Refused { error }),
         ToWorker::Dismissed => unix::exit_now(0),
-        told => Order::of(told).map_err(|other| SessionError::Unexpected {
+        message => Order::of(message).map_err(|other| SessionError::Unexpected {
             found: format!("{other:?}"),
             expected: "a seat in a round, or word to stand by",
         })?,
@@ -210,11 +210,11 @@ pub(super) fn group(
     forming: &Forming,
 ) -> Result<Box<dyn ProcessGroup>, SessionError> {
     let Some(store) = store.filter(|_| seat.world_size > 1) else { return Ok(Box::new(Solo)) };
-    let place = Place { rank: seat.rank, size: seat.world_size, local: seat.local_world_size };
+    let place = RankPlace { rank: seat.rank, size: seat.world_size, local: seat.local_world_size };
     let store = store.round(&format!("round-{}", seat.round))?;
     let whole = form(&store, (place, device), wanted, forming)?;
     let former = move |store: &Store, (rank, size): (u32, u32), together: bool, forming: &Forming| {
-        let place = Place { rank, size, local: if together { size } else { 1 } };
+        let place = RankPlace { rank, size, local: if together { size } else { 1 } };
         // Beside NCCL, copy engines are not measured.
         let wanted = if device.is_cuda() { Collectives::Nccl } else { wanted };
         form(store, (place, device), wanted, forming)
@@ -224,7 +224,7 @@ pub(super) fn group(
 
 /// A rank's place in its world.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct RankPlace {
     pub(super) rank: u32,
     pub(super) size: u32,
     /// Ranks on this node.
@@ -234,7 +234,7 @@ pub(super) struct Place {
 /// The group that meets in `store`: on GPUs their copy engines, or NCCL; else shared memory or Gloo.
 pub(super) fn form(
     store: &Store,
-    (place, device): (Place, Device),
+    (place, device): (RankPlace, Device),
     wanted: Collectives,
     forming: &Forming,
 ) -> Result<Box<dyn ProcessGroup>, CommError> {
@@ -262,11 +262,11 @@ pub(super) fn form(
 /// the configuration, which are equal, and then in [`Shm::form`] from everybody's word.
 fn host_group(
     store: &Store,
-    place: Place,
+    place: RankPlace,
     wanted: Collectives,
     forming: &Forming,
 ) -> Result<Box<dyn ProcessGroup>, CommError> {
-    let Place { rank, size, local } = place;
+    let RankPlace { rank, size, local } = place;
     let timeout = COLLECTIVE_WAIT_MAX;
     if wanted == Collectives::Gloo || local != size {
         tracing::info!(wanted = ?wanted, "{local} of {size} workers are on this node; collectives go through Gloo");
@@ -280,7 +280,7 @@ fn host_group(
 fn or_gloo(
     formed: ShmFormed,
     store: &Store,
-    Place { rank, size, .. }: Place,
+    RankPlace { rank, size, .. }: RankPlace,
     forming: &Forming,
 ) -> Result<Box<dyn ProcessGroup>, CommError> {
     let reason = match formed {
@@ -358,7 +358,7 @@ mod tests {
             let store = Store::connect(addr, COLLECTIVE_WAIT_MAX)?;
             let forming = Forming::within(COLLECTIVE_WAIT_MAX);
             let formed = ShmFormed::Refused { rank: 1, reason: "a sum of 1003 numbers is wrong".to_owned() };
-            let group = or_gloo(formed, &store, Place { rank, size: 2, local: 2 }, &forming)?;
+            let group = or_gloo(formed, &store, RankPlace { rank, size: 2, local: 2 }, &forming)?;
             let sum = Tensor::from_slice(&[1.5f32]);
             group.all_reduce_sum(&sum)?.wait(COLLECTIVE_WAIT_MAX)?;
             let found = (group.backend(), group.fell_back(), sum.double_value(&[0]));
@@ -369,9 +369,9 @@ mod tests {
             let ranks = [0, 1].map(|rank| scope.spawn(move || one(rank)));
             ranks.map(|rank| rank.join().unwrap().unwrap())
         });
-        for (backend, told, sum) in found {
+        for (backend, message, sum) in found {
             assert_eq!((backend, sum), ("gloo", 3.0));
-            assert!(told.unwrap().ends_with("rank 1 cannot share memory: a sum of 1003 numbers is wrong"));
+            assert!(message.unwrap().ends_with("rank 1 cannot share memory: a sum of 1003 numbers is wrong"));
         }
     }
 

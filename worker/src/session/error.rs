@@ -115,7 +115,7 @@ pub enum SessionError {
         "weight {weight} is not finite before step {step} ({op} at {place})\n  hint: training goes on from the last \
          checkpoint; when it happens again, look at the memory of the machine or take a smaller train.lr"
     )]
-    Poisoned {
+    NonfiniteWeight {
         weight: String,
         /// First operation that read it.
         op: &'static str,
@@ -255,7 +255,7 @@ pub enum SessionError {
         "{found} training rows make loss or gradient not finite, expected at most {limit}: row_id {first}\n  hint: mend or \
          remove these rows, or raise train.poisoned_rows_max"
     )]
-    PoisonedRows {
+    TooManyExcludedRows {
         found: u64,
         /// `train.poisoned_rows_max`.
         limit: u64,
@@ -314,7 +314,7 @@ impl SessionError {
                 | Self::OtherTraining { .. }
                 | Self::OtherParent { .. }
                 | Self::OtherMix { .. }
-                | Self::PoisonedRows { .. }
+                | Self::TooManyExcludedRows { .. }
                 | Self::NoRoom { .. }
         )
     }

@@ -11,11 +11,11 @@ pub const STATE: &str = "progress.poisoned_rows";
 
 /// Rows of the staged order, ascending.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Poisoned {
+pub struct ExcludedRows {
     rows: Vec<u64>,
 }
 
-impl Poisoned {
+impl ExcludedRows {
     /// How many there are.
     pub fn count(&self) -> u64 {
         self.rows.len() as u64
@@ -71,13 +71,13 @@ mod tests {
 
     #[test]
     fn a_list_comes_back_and_an_empty_one_leaves_no_trace() {
-        let mut list = Poisoned::default();
+        let mut list = ExcludedRows::default();
         assert!(list.named().is_none());
         list.add([7, 3, 7]);
         list.add([5, 3]);
         let saved = list.named().into_iter().map(|item| (item.fqn, item.tensor)).collect();
-        let back = Poisoned::restore(&saved).unwrap();
+        let back = ExcludedRows::restore(&saved).unwrap();
         assert_eq!((back.rows(), back.count()), (&[3, 5, 7][..], 3));
-        assert_eq!(Poisoned::restore(&BTreeMap::new()).unwrap(), Poisoned::default());
+        assert_eq!(ExcludedRows::restore(&BTreeMap::new()).unwrap(), ExcludedRows::default());
     }
 }

@@ -61,8 +61,8 @@ impl<'a> Kernels<'a> {
     /// Before a step: listens; whether this rank heard of a quarantine that is not in force.
     pub fn listen(&self, step: u64) -> bool {
         self.manager.set_step(step);
-        for told in self.reporter.quarantined() {
-            self.manager.receive(&told);
+        for list in self.reporter.quarantined() {
+            self.manager.receive(&list);
         }
         self.manager.is_waiting()
     }
@@ -109,9 +109,9 @@ impl<'a> Kernels<'a> {
     pub fn tell_calls(&self) -> Result<(), SessionError> {
         let mut calls = self.calls.borrow_mut();
         calls.add(self.manager.take_calls(), None);
-        let told = calls.take();
-        if !told.is_empty() {
-            self.reporter.send(FromWorker::KernelsRan(told))?;
+        let ran = calls.take();
+        if !ran.is_empty() {
+            self.reporter.send(FromWorker::KernelsRan(ran))?;
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ pub(super) struct End {
 }
 
 /// A finding with its place in the model.
-pub(super) struct Found {
+pub(super) struct NonfiniteCause {
     pub(super) finding: Finding,
     pub(super) place: String,
     /// The place's number, if the operation works below f32 and its numbers outgrew that.
@@ -40,7 +40,7 @@ fn makers(program: &Program) -> BTreeMap<Val, usize> {
     made.flat_map(|(record, rec)| rec.outs().map(move |val| (val, record))).collect()
 }
 
-fn placed(program: &Program, finding: Finding) -> Found {
+fn placed(program: &Program, finding: Finding) -> NonfiniteCause {
     let rec = program.recs().get(finding.record);
     let place = rec.map_or_else(String::new, |rec| program.place(rec.scope));
     let role = match (&finding.cause, rec) {
@@ -52,11 +52,11 @@ fn placed(program: &Program, finding: Finding) -> Found {
         kinds.any(|kind| matches!(kind, Kind::Half | Kind::BFloat16 | Kind::Float8e4m3fn | Kind::Float8e5m2))
     });
     let low = rec.filter(|_| is_low && matches!(finding.cause, Cause::Result { .. })).map(|rec| rec.scope.index());
-    Found { finding, place, low, role }
+    NonfiniteCause { finding, place, low, role }
 }
 
 /// The first of these in words.
-pub(super) fn listed(numbers: impl IntoIterator<Item = i64>) -> String {
+pub(super) fn first_of(numbers: impl IntoIterator<Item = i64>) -> String {
     let mut numbers = numbers.into_iter();
     let first: Vec<String> = numbers.by_ref().take(NAMED_MAX).map(|number| number.to_string()).collect();
     first.join(", ") + if numbers.next().is_some() { ", …" } else { "" }
@@ -64,10 +64,10 @@ pub(super) fn listed(numbers: impl IntoIterator<Item = i64>) -> String {
 
 /// Rows of a tensor in words.
 fn named(rows: &kernel::NonfiniteRows) -> String {
-    format!("{} rows ({})", rows.total, listed(rows.first.iter().copied()))
+    format!("{} rows ({})", rows.total, first_of(rows.first.iter().copied()))
 }
 
-impl Found {
+impl NonfiniteCause {
     /// What a replay found that ran in `cx` by `bisect`, and must be finite at its `ends`.
     pub(super) fn of(cx: &Cx<'_>, bisect: &Bisect<'_>, ends: &[End]) -> Option<Self> {
         cx.with_program(|program| {
@@ -89,8 +89,8 @@ impl Found {
     pub(super) fn slots(&self, slots: usize) -> Vec<usize> {
         let Cause::Result { rows } = &self.finding.cause else { return Vec::new() };
         let of = rows.of as usize;
-        let listed = rows.first.len() as u64 == rows.total;
-        if self.low.is_some() || !listed || slots == 0 || !of.is_multiple_of(slots) {
+        let is_listed = rows.first.len() as u64 == rows.total;
+        if self.low.is_some() || !is_listed || slots == 0 || !of.is_multiple_of(slots) {
             return Vec::new();
         }
         // Where a result has several rows per sample, those of a sample follow each other.
@@ -101,7 +101,7 @@ impl Found {
     }
 
     /// The sentence for the user. `left_out` are the identities of this rank's rows that are left out because of it.
-    pub(super) fn told(self, params: &Params, step: u64, left_out: &BTreeSet<i64>) -> Result<String, SessionError> {
+    pub(super) fn sentence(self, params: &Params, step: u64, left_out: &BTreeSet<i64>) -> Result<String, SessionError> {
         let Self { finding, place, low, role } = self;
         let op = finding.op;
         let cause = match (finding.cause, role) {
@@ -110,7 +110,7 @@ impl Found {
             }
             (Cause::Operand { .. }, Some(Role::Param(id))) => {
                 let weight = params.name(id).to_owned();
-                return Err(SessionError::Poisoned { weight, op, place, step });
+                return Err(SessionError::NonfiniteWeight { weight, op, place, step });
             }
             (Cause::Operand { rows, .. }, Some(Role::Input)) => {
                 format!("{} of this worker's share of the batch are not finite", named(&rows))
@@ -127,11 +127,12 @@ impl Found {
                 named(&rows)
             ),
         };
-        let mut told = format!("step {step} was refused because its gradient was not finite: {op} at {place}: {cause}");
+        let mut sentence =
+            format!("step {step} was refused because its gradient was not finite: {op} at {place}: {cause}");
         if !left_out.is_empty() {
-            let rows = listed(left_out.iter().copied());
-            told.push_str(&format!("; data with row_id {rows} are the cause and left out from now on"));
+            let rows = first_of(left_out.iter().copied());
+            sentence.push_str(&format!("; data with row_id {rows} are the cause and left out from now on"));
         }
-        Ok(told)
+        Ok(sentence)
     }
 }

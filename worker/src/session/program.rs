@@ -55,14 +55,14 @@ pub fn end(code: ExitCode) -> ! {
 }
 
 /// A life over two pipes. It ends with its input, and should it compute then, soon after whoever asks.
-fn asked(life: impl FnOnce() -> Result<(), SessionError>) -> ExitCode {
+fn asked(work: impl FnOnce() -> Result<(), SessionError>) -> ExitCode {
     // Without it there is the end of its input.
     let _unwatched = unix::end_after_parent();
-    ended(life())
+    ended(work())
 }
 
-fn ended(life: Result<(), SessionError>) -> ExitCode {
-    life.map_or_else(|error| fail(&error.sentence()), |()| ExitCode::SUCCESS)
+fn ended(work: Result<(), SessionError>) -> ExitCode {
+    work.map_or_else(|error| fail(&error.sentence()), |()| ExitCode::SUCCESS)
 }
 
 /// Into the worker's log file, which is its standard error; it may be full.

@@ -1,6 +1,6 @@
 //! Where training is: everything that a resumed run must know beside weights and optimizer, as small tensors.
 
-use super::{SessionError, decide::Standing};
+use super::{SessionError, decide::EarlyStopping};
 use crate::{
     checkpoint::Named,
     data::{Position, Sampler},
@@ -27,7 +27,7 @@ pub struct Progress {
     /// Optimizer steps done since the run began, skipped ones included.
     pub step: u64,
     /// How validation has gone.
-    pub standing: Standing,
+    pub early_stopping: EarlyStopping,
     /// The step after which the best weights were validated; 0 before the first validation.
     pub best_step: u64,
     /// Steps of completed epochs that were skipped because loss or gradient was not finite.
@@ -35,7 +35,7 @@ pub struct Progress {
     /// Refused steps that were run once more in vain: there is a limit.
     pub replays: u64,
     /// The step after which weights were judged last: validated, and, at an epoch's end, its sums cleared.
-    pub judged: u64,
+    pub validated: u64,
     /// Then the mean over the last steps won.
     pub mean_won: bool,
     /// The step after which a checkpoint was due last.
@@ -117,7 +117,7 @@ impl EpochSums {
 impl Progress {
     /// Whether the step that was done last is one to validate after, and was not judged yet.
     pub fn owes_validation(&self) -> bool {
-        self.step > self.judged && self.position.step.is_multiple_of(self.every)
+        self.step > self.validated && self.position.step.is_multiple_of(self.every)
     }
 
     /// The state as tensors. `order` is what the sampler's order depends on.
@@ -126,11 +126,11 @@ impl Progress {
             self.position.epoch,
             self.position.step,
             self.step,
-            self.standing.bad_validations,
+            self.early_stopping.bad_validations,
             self.best_step,
             self.skipped,
             self.replays,
-            self.judged,
+            self.validated,
             self.due,
             u64::from(self.stopped_early),
             u64::from(self.finished),
@@ -139,7 +139,7 @@ impl Progress {
         .map(u64::cast_signed);
         let mut named = vec![
             Named::of(COUNTS, &Tensor::from_slice(&counts)),
-            Named::of(BEST, &Tensor::from_slice(&[self.standing.best])),
+            Named::of(BEST, &Tensor::from_slice(&[self.early_stopping.best])),
             Named::of(SUMS, &sums.0),
             Named::of(ORDER, &Tensor::from_slice(&order_numbers(order))),
         ];
@@ -148,7 +148,7 @@ impl Progress {
     }
 
     /// Names, shapes and kinds that `named` always gives.
-    pub fn wanted() -> Vec<(String, Vec<i64>, Kind)> {
+    pub fn expected() -> Vec<(String, Vec<i64>, Kind)> {
         vec![
             (COUNTS.to_owned(), vec![12], Kind::Int64),
             (BEST.to_owned(), vec![1], Kind::Double),
@@ -196,11 +196,14 @@ impl Progress {
         Ok(Self {
             position: Position { epoch: count(0), step: count(1) },
             step: count(2),
-            standing: Standing { best: best.first().copied().unwrap_or(f64::INFINITY), bad_validations: count(3) },
+            early_stopping: EarlyStopping {
+                best: best.first().copied().unwrap_or(f64::INFINITY),
+                bad_validations: count(3),
+            },
             best_step: count(4),
             skipped: count(5),
             replays: count(6),
-            judged: count(7),
+            validated: count(7),
             due: count(8),
             stopped_early: count(9) != 0,
             finished: count(10) != 0,
@@ -242,7 +245,7 @@ mod tests {
             let step = |step: u64| {
                 (progress.step, progress.position) = (step, order.after(progress.position));
                 let owed = progress.owes_validation();
-                progress.judged = if owed { step } else { progress.judged };
+                progress.validated = if owed { step } else { progress.validated };
                 assert!(!progress.owes_validation());
                 owed
             };
@@ -260,12 +263,12 @@ mod tests {
         let progress = Progress {
             position: Position { epoch: 3, step: 5 },
             step: 44,
-            standing: Standing { best: 1.0 / 3.0, bad_validations: 2 },
+            early_stopping: EarlyStopping { best: 1.0 / 3.0, bad_validations: 2 },
             best_step: 15,
             mean_won: true,
             skipped: 4,
             replays: 6,
-            judged: 40,
+            validated: 40,
             due: 40,
             stopped_early: true,
             finished: false,
@@ -273,7 +276,7 @@ mod tests {
         };
         let sums = EpochSums(Tensor::from_slice(&[0.1, 2.0, 3.0, 4.0, 5.0]));
         let named = progress.named(&sums, &sampler());
-        for ((name, shape, kind), item) in Progress::wanted().iter().zip(&named) {
+        for ((name, shape, kind), item) in Progress::expected().iter().zip(&named) {
             assert_eq!((name, shape, *kind), (&item.fqn, &item.tensor.size(), item.tensor.kind()));
         }
         let tensors: BTreeMap<_, _> = named.into_iter().map(|n| (n.fqn, n.tensor)).collect();

@@ -7,7 +7,7 @@ use super::{
     init,
     link::{Link, Order},
     report::Reporter,
-    worker_loop::Life,
+    worker_loop::WorkerLoop,
 };
 use crate::collective::ABORT_WAIT_MAX;
 use enn_common::{
@@ -35,7 +35,7 @@ pub fn run(environment: &boot::Environment) -> Result<(), SessionError> {
 /// As [`run`].
 pub fn run_with(environment: &boot::Environment, own: &Own) -> Result<(), SessionError> {
     let (link, first) = boot::meet(environment)?;
-    tell_panics(&link);
+    report_panics(&link);
     let order = environment.attention.iter().map(|order| ("attention".to_owned(), order.clone())).collect();
     let kernels = KernelTask { quarantined: Quarantined::default(), order, extras: own.kernels.clone() };
     let (done, group) = match first {
@@ -43,9 +43,9 @@ pub fn run_with(environment: &boot::Environment, own: &Own) -> Result<(), Sessio
             (perform(&link, &seat, kernels, own), None)
         }
         first => {
-            let mut life = Life::new(&link, kernels, own.models.clone());
-            let done = life.live(first);
-            (done, life.into_group())
+            let mut worker_loop = WorkerLoop::new(&link, kernels, own.models.clone());
+            let done = worker_loop.run(first);
+            (done, worker_loop.into_group())
         }
     };
     match done {
@@ -62,8 +62,8 @@ pub fn run_with(environment: &boot::Environment, own: &Own) -> Result<(), Sessio
             if error.is_lasting() {
                 let _lost = link.send(FromWorker::Lasting);
             }
-            let told = link.send(FromWorker::Failed { error: error.sentence() });
-            if let Err(lost) = told {
+            let sent = link.send(FromWorker::Failed { error: error.sentence() });
+            if let Err(lost) = sent {
                 tracing::error!(%lost, "could not tell the launcher");
             }
             // Behind the word to the launcher, so that it blames this worker and not one that misses it in a collective.
@@ -109,7 +109,7 @@ fn perform(link: &Link, seat: &Assignment, mut kernels: KernelTask, own: &Own) -
 }
 
 /// A panic is a fault of ours: the launcher hears of it too, with its place.
-fn tell_panics(link: &Link) {
+fn report_panics(link: &Link) {
     let sender = link.sender();
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

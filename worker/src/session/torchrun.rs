@@ -29,7 +29,7 @@ pub use enn_common::config::train::{Collectives as WantedCollectives, Device as 
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
 /// This process among the others.
-pub struct Place {
+pub struct Member {
     /// The others: for adding gradients up.
     pub group: Box<dyn ProcessGroup>,
     /// Where to compute.
@@ -41,7 +41,7 @@ pub struct Place {
 }
 
 /// What a step's [`enn_core::autograd::Cx::all_reduce`] adds over: all ranks.
-impl Collectives for Place {
+impl Collectives for Member {
     fn ranks(&self) -> u32 {
         self.world()
     }
@@ -88,7 +88,7 @@ impl Collectives for Place {
 ///
 /// # Errors
 /// A variable that makes no sense, a device that is not there, a rank that does not come in time.
-pub fn join(device: DeviceChoice) -> Result<Place, SessionError> {
+pub fn join(device: DeviceChoice) -> Result<Member, SessionError> {
     join_with(device, WantedCollectives::Auto)
 }
 
@@ -96,7 +96,7 @@ pub fn join(device: DeviceChoice) -> Result<Place, SessionError> {
 ///
 /// # Errors
 /// As [`join`].
-pub fn join_with(device: DeviceChoice, wanted: WantedCollectives) -> Result<Place, SessionError> {
+pub fn join_with(device: DeviceChoice, wanted: WantedCollectives) -> Result<Member, SessionError> {
     let environment = TorchrunEnvironment::read()?;
     let name = match device {
         DeviceChoice::Cpu => "cpu",
@@ -114,11 +114,11 @@ pub fn join_with(device: DeviceChoice, wanted: WantedCollectives) -> Result<Plac
             let local = environment.local_world_size;
             let store = Store::connect(addr, COLLECTIVE_WAIT_MAX)?;
             let forming = Forming::within(COLLECTIVE_WAIT_MAX);
-            boot::form(&store, (boot::Place { rank, size, local }, device), wanted, &forming)?
+            boot::form(&store, (boot::RankPlace { rank, size, local }, device), wanted, &forming)?
         }
         _ => Box::new(Solo),
     };
-    Ok(Place {
+    Ok(Member {
         group,
         device,
         environment,
@@ -127,7 +127,7 @@ pub fn join_with(device: DeviceChoice, wanted: WantedCollectives) -> Result<Plac
     })
 }
 
-impl Place {
+impl Member {
     /// This rank, `0..world()`.
     pub fn rank(&self) -> u32 {
         self.environment.rank

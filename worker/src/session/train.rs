@@ -12,14 +12,14 @@ use super::{
     checkpointing::saver::Saver,
     dataset::Dataset,
     kernels::{KernelTask, Kernels},
-    recovery::shard_recovery::Left,
+    recovery::shard_recovery::KeptState,
     report::Reporter,
     round::{
         Round,
-        context::Host,
+        context::TrainContext,
         ledger::Ledger,
         rehearse,
-        state::State,
+        state::TrainState,
         task::{Ended, Outcome, RoundTask},
     },
 };
@@ -80,8 +80,8 @@ pub fn train(
 
 /// One process's training.
 pub struct Training<'a> {
-    host: Host<'a>,
-    state: State,
+    context: TrainContext<'a>,
+    state: TrainState,
 }
 
 impl<'a> Training<'a> {
@@ -121,9 +121,10 @@ impl<'a> Training<'a> {
         let checkpoints = task.checkpoints.clone();
         let device = task.device;
         let models = task.models.clone();
-        let host = Host { config, checkpoints, device, reporter, kernels, profile, ledger, data, spec, models, order };
-        let state = host.state(Saver::new(&host.config.train, host.reporter, host.device))?;
-        Ok(Self { host, state })
+        let context =
+            TrainContext { config, checkpoints, device, reporter, kernels, profile, ledger, data, spec, models, order };
+        let state = context.state(Saver::new(&context.config.train, context.reporter, context.device))?;
+        Ok(Self { context, state })
     }
 
     /// A step with a rank's first share, on weights that are thrown away: what is slow only the first time (device libraries,
@@ -132,7 +133,7 @@ impl<'a> Training<'a> {
     /// # Errors
     /// Those of data, model and libtorch.
     pub fn rehearse(&mut self, world: u32) -> Result<(), SessionError> {
-        rehearse(&self.host, &mut self.state, world)
+        rehearse(&self.context, &mut self.state, world)
     }
 
     /// Trains among the ranks of `group` until training is over, all are asked to leave, or something breaks.
@@ -140,8 +141,8 @@ impl<'a> Training<'a> {
     /// # Errors
     /// Those of [`train`]. After a collective's error the training may go on in another round, once [`Training::mend`] was called.
     pub fn round(&mut self, group: &dyn ProcessGroup, task: &RoundTask) -> Result<Ended, SessionError> {
-        let ended = Round::enter(&self.host, &mut self.state, group, task)?.run()?;
-        if let (Ended::Finished(_), Some(profile)) = (&ended, &self.host.profile) {
+        let ended = Round::enter(&self.context, &mut self.state, group, task)?.run()?;
+        if let (Ended::Finished(_), Some(profile)) = (&ended, &self.context.profile) {
             profile.finish();
         }
         Ok(ended)
@@ -149,12 +150,12 @@ impl<'a> Training<'a> {
 
     /// After a round that `broke`, or ended with the state still shared: only whole steps are left, or a share of them, or nothing.
     pub fn mend(&mut self, broke: bool) {
-        let config = &self.host.config.train;
+        let config = &self.context.config.train;
         // Steps whose sums are part of a captured graph change weights whether the sums came or not.
         let captured =
-            broke && config.capture_collectives && config.execution == Execution::Auto && self.host.device.is_cuda();
+            broke && config.capture_collectives && config.execution == Execution::Auto && self.context.device.is_cuda();
         if self.state.learner.is_divided() {
-            self.state.left = self.state.left_share(&self.host.order);
+            self.state.kept = self.state.kept_shard(&self.context.order);
         }
         // What is divided is not whole, and of what was being received some may have come.
         if captured || self.state.learner.is_divided() || !self.state.begun {
@@ -162,7 +163,7 @@ impl<'a> Training<'a> {
             self.state.broken = true;
         }
         self.state.learner.executor.reset();
-        self.state.refusals.forget();
+        self.state.nonfinite.forget();
     }
 
     /// Lets go of the graphs that a round's collectives are captured in.
@@ -173,31 +174,31 @@ impl<'a> Training<'a> {
     }
 
     /// Puts kernels in quarantine before the first step of a round.
-    pub fn quarantine(&self, told: &Quarantined) {
-        self.host.kernels.manager.begin(told);
+    pub fn quarantine(&self, quarantined: &Quarantined) {
+        self.context.kernels.manager.begin(quarantined);
     }
 
     /// Whether micro-batches that are cut into `split` by `world` ranks can be cut once more.
     pub fn can_split(&self, world: u32, split: u32) -> bool {
         let accumulation = self.state.accumulation * u64::from(split.max(1));
-        Sampler { world: u64::from(world), accumulation, ..self.host.order.clone() }.micro_slots() > 1
+        Sampler { world: u64::from(world), accumulation, ..self.context.order.clone() }.micro_slots() > 1
     }
 
     /// What its ranks are to add up through.
     pub fn collectives(&self) -> Collectives {
-        let config = &self.host.config;
+        let config = &self.context.config;
         // A graph takes in NCCL's only.
         if config.train.capture_collectives { Collectives::Nccl } else { config.cluster.collectives }
     }
 
     /// Time that it has to end when it was asked to stop.
     pub fn grace(&self) -> Duration {
-        Duration::try_from_secs_f64(self.host.config.cluster.grace_s).unwrap_or_default()
+        Duration::try_from_secs_f64(self.context.config.cluster.grace_s).unwrap_or_default()
     }
 
     /// Device it computes on.
     pub fn device(&self) -> Device {
-        self.host.device
+        self.context.device
     }
 
     /// Whether another round can go on with what this process has.
@@ -207,16 +208,16 @@ impl<'a> Training<'a> {
 
     /// The share of the state that this process keeps, where it keeps no more.
     pub fn share(&self) -> Option<Share> {
-        match &self.state.left {
-            Left::Share(remains) if !self.state.begun => Some(remains.share),
+        match &self.state.kept {
+            KeptState::Shard(shard) if !self.state.begun => Some(shard.share),
             _ => None,
         }
     }
 
     /// Whole steps done.
     pub fn step(&self) -> u64 {
-        match &self.state.left {
-            Left::Share(remains) if !self.state.begun => remains.standing.step(),
+        match &self.state.kept {
+            KeptState::Shard(shard) if !self.state.begun => shard.position.step(),
             _ => self.state.progress.step,
         }
     }

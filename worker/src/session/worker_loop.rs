@@ -39,7 +39,7 @@ const WORD_WAIT_MAX: Duration = Duration::from_secs(10);
 const COMMIT_GRACE: f64 = 0.5;
 
 /// A worker that trains.
-pub(super) struct Life<'a> {
+pub(super) struct WorkerLoop<'a> {
     link: &'a Link,
     kernels: KernelTask,
     models: SubModels,
@@ -51,26 +51,26 @@ pub(super) struct Life<'a> {
 }
 
 /// What came of a round.
-enum After {
+enum AfterRound {
     /// Training is over; whether it was stopped on request.
     Over(bool),
     /// The worker waits for its next order.
     Halted,
 }
 
-impl<'a> Life<'a> {
+impl<'a> WorkerLoop<'a> {
     pub(super) fn new(link: &'a Link, kernels: KernelTask, models: SubModels) -> Self {
         Self { link, kernels, models, training: None, store: None, group: None }
     }
 
     /// Lives from `first` to the end of training; whether it was stopped on request.
-    pub(super) fn live(&mut self, first: Order) -> Result<bool, SessionError> {
+    pub(super) fn run(&mut self, first: Order) -> Result<bool, SessionError> {
         let mut order = first;
         loop {
             match order {
-                Order::Stand(standby) => self.stand(&standby)?,
+                Order::Stand(standby) => self.stand_by(&standby)?,
                 Order::Work(seat) => {
-                    if let After::Over(stopped) = self.work(&seat)? {
+                    if let AfterRound::Over(stopped) = self.run_round(&seat)? {
                         return Ok(stopped);
                     }
                 }
@@ -79,13 +79,13 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// The group that is left when `live` returned an error.
+    /// The group that is left when `run` returned an error.
     pub(super) fn into_group(self) -> Option<Box<dyn ProcessGroup>> {
         self.group
     }
 
     /// Loads what can be loaded before there is a seat.
-    fn stand(&mut self, standby: &Standby) -> Result<(), SessionError> {
+    fn stand_by(&mut self, standby: &Standby) -> Result<(), SessionError> {
         tch::set_num_threads(standby.threads.max(1).cast_signed());
         let device = boot::named_device(&standby.device, standby.local_rank)?;
         self.prepare(&standby.run_dir, &standby.staged, device, standby.local_rank)?;
@@ -125,7 +125,7 @@ impl<'a> Life<'a> {
     }
 
     /// One round.
-    fn work(&mut self, seat: &Assignment) -> Result<After, SessionError> {
+    fn run_round(&mut self, seat: &Assignment) -> Result<AfterRound, SessionError> {
         let WorkerTask::Train { staged, resume, attempt } = &seat.task else {
             let found = "another task than training".to_owned();
             return Err(SessionError::Unexpected { found, expected: "a seat in the next round of training" });
@@ -156,10 +156,10 @@ impl<'a> Life<'a> {
                 self.link.phase(Phase::Done);
                 self.leave();
                 let alone = seat.local_world_size == seat.world_size;
-                if !alone && outcome.stopped && self.is_left_unsaved(seat.round, outcome.step) {
+                if !alone && outcome.stopped && self.is_unsaved(seat.round, outcome.step) {
                     return self.halt(seat.round);
                 }
-                Ok(After::Over(outcome.stopped))
+                Ok(AfterRound::Over(outcome.stopped))
             }
             Ok(Ended::Left) => {
                 self.leave();
@@ -185,7 +185,7 @@ impl<'a> Life<'a> {
     }
 
     /// Waits for what becomes of the last checkpoint. When whoever was to commit it is gone, the state is kept for the next to save.
-    fn is_left_unsaved(&mut self, round: u64, step: u64) -> bool {
+    fn is_unsaved(&mut self, round: u64, step: u64) -> bool {
         let Some(training) = &mut self.training else { return false };
         let left = self.link.over_unsettled(round, step, training.grace().mul_f64(COMMIT_GRACE));
         if left {
@@ -202,7 +202,7 @@ impl<'a> Life<'a> {
         }
     }
 
-    fn halt(&self, round: u64) -> Result<After, SessionError> {
+    fn halt(&self, round: u64) -> Result<AfterRound, SessionError> {
         self.link.phase(Phase::Rendezvous);
         let step = self.training.as_ref().map_or(0, Training::step);
         let kept = self.training.as_ref().is_some_and(Training::keeps_state);
@@ -210,6 +210,6 @@ impl<'a> Life<'a> {
             self.link.send(FromWorker::ShareKept { round, share: share.rank, of: share.world })?;
         }
         self.link.send(FromWorker::Halted { round, step, kept })?;
-        Ok(After::Halted)
+        Ok(AfterRound::Halted)
     }
 }

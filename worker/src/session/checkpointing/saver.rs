@@ -45,7 +45,7 @@ const COPY_THREADS_MAX: usize = 4;
 
 /// What is to be saved, but for the state itself.
 #[derive(Debug)]
-pub(crate) struct Due {
+pub(crate) struct DueCheckpoint {
     pub(crate) step: u64,
     pub(crate) epoch: u64,
     pub(crate) metric: Option<f64>,
@@ -75,7 +75,7 @@ pub(crate) struct Saver {
 }
 
 /// What came of waiting for a snapshot.
-enum Turn {
+enum SnapshotSlot {
     Free(usize),
     /// Why there is none.
     Never(&'static str),
@@ -163,7 +163,7 @@ impl Saver {
     pub(crate) fn save(
         &mut self,
         items: (&[Named], &[Placed]),
-        due: Due,
+        due: DueCheckpoint,
         reporter: &dyn Reporter,
     ) -> Result<bool, SessionError> {
         self.settle(true, reporter)?;
@@ -177,7 +177,7 @@ impl Saver {
     fn share(
         &mut self,
         items: (&[Named], &[Placed]),
-        due: Due,
+        due: DueCheckpoint,
         reporter: &dyn Reporter,
     ) -> Result<Option<FromWorker>, SessionError> {
         let mut watch = Stopwatch::start();
@@ -189,11 +189,11 @@ impl Saver {
                 return Ok(Some(FromWorker::ShardFailed { step, error: SessionError::from(error).sentence() }));
             }
         };
-        let turn = self.staging.as_ref().map(|staging| self.turn(staging, due.must, reporter));
-        if let Some(Turn::Never(why)) = turn {
+        let slot = self.staging.as_ref().map(|staging| self.await_snapshot(staging, due.must, reporter));
+        if let Some(SnapshotSlot::Never(why)) = slot {
             return Ok(Some(FromWorker::ShardFailed { step, error: why.to_owned() }));
         }
-        if let (Some(Turn::Free(index)), Some(staging)) = (turn, &mut self.staging) {
+        if let (Some(SnapshotSlot::Free(index)), Some(staging)) = (slot, &mut self.staging) {
             let threads = tch::get_num_threads().clamp(1, COPY_THREADS_MAX as i32) as usize;
             match staging.stage(index, &share, threads) {
                 Ok(left) => {
@@ -203,7 +203,7 @@ impl Saver {
                         );
                         reporter.send(FromWorker::Warned { message })?;
                     }
-                    let Due { step, epoch, metric, dir, must, .. } = due;
+                    let DueCheckpoint { step, epoch, metric, dir, must, .. } = due;
                     let boxes = share.layout.boxes;
                     let ticket = left.ticket;
                     let at = left.at;
@@ -227,7 +227,7 @@ impl Saver {
             }
         }
         let how = How { blake3: self.blake3, ..How::shared_by(due.world as usize) };
-        let Due { step, epoch, metric, dir, rank, must, .. } = due;
+        let DueCheckpoint { step, epoch, metric, dir, rank, must, .. } = due;
         let old = dir.parent().map(name::list);
         let mut written = save::write(&dir, rank, &share, how);
         for _ in 0..ROOM_TRIES {
@@ -266,19 +266,19 @@ impl Saver {
     }
 
     /// Waits for a snapshot, if that is what is to be done.
-    fn turn(&self, staging: &Staging, must: bool, reporter: &dyn Reporter) -> Turn {
+    fn await_snapshot(&self, staging: &Staging, must: bool, reporter: &dyn Reporter) -> SnapshotSlot {
         loop {
             if let Some(index) = staging.free() {
-                return Turn::Free(index);
+                return SnapshotSlot::Free(index);
             }
             if self.busy == Busy::Skip && !must {
-                return Turn::Never(
+                return SnapshotSlot::Never(
                     "it was left out because two before it are still being written (train.checkpoint_busy)",
                 );
             }
             reporter.alive();
             if reporter.await_checkpoint(ALIVE_EVERY) {
-                return Turn::Never("the round was over before the disk had written the ones before");
+                return SnapshotSlot::Never("the round was over before the disk had written the ones before");
             }
         }
     }

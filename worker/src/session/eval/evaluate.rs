@@ -2,7 +2,7 @@
 
 use super::measure::{Measured, Sums};
 use crate::session::{
-    SessionError, dataset::Dataset, excluded_rows::Poisoned, memory::portion::Portion, report::Reporter,
+    SessionError, dataset::Dataset, excluded_rows::ExcludedRows, memory::portion::Portion, report::Reporter,
 };
 use enn_comm::ProcessGroup;
 use enn_common::staged::Split;
@@ -19,7 +19,7 @@ pub const EVALUATION_ROWS: u64 = 256;
 const TRAIN_ROWS_MAX: u64 = 1 << 20;
 
 /// What is measured.
-pub struct Judged<'a> {
+pub struct EvalModel<'a> {
     /// Structure and buffers.
     pub model: &'a Model,
     /// Weights.
@@ -39,24 +39,24 @@ pub struct Judged<'a> {
 /// # Errors
 /// Those of the forward pass and of the collective.
 pub fn evaluate(
-    judged: &Judged<'_>,
-    (data, left_out): (&Dataset, &Poisoned),
+    eval: &EvalModel<'_>,
+    (data, left_out): (&Dataset, &ExcludedRows),
     (split, thinning): (Split, u64),
     group: &dyn ProcessGroup,
     device: Device,
 ) -> Result<Measured, SessionError> {
-    let Judged { model, objective, .. } = judged;
+    let EvalModel { model, objective, .. } = eval;
     let meta = data.staged.0.meta();
     let centre: Vec<f64> = meta.y_stats.iter().map(|stats| stats.mean).collect();
     let mut sums = Sums::new(&centre, device)?.scaled(meta.scales().as_deref())?;
     let kept = measured(split, data.rows(split).len()).div_ceil(thinning);
     let (start, end) = part(kept, u64::from(group.rank()), u64::from(group.size()));
-    judged.portion.each(start..end, judged.reporter, |rows| {
+    eval.portion.each(start..end, eval.reporter, |rows| {
         let mut part = sums.another()?;
         let batch = data.gather((split, kept), rows, device)?;
         left_out.leave_out_of(&batch)?;
-        let mut cx = Cx::eval(judged.params);
-        cx.set_launcher(judged.kernels);
+        let mut cx = Cx::eval(eval.params);
+        cx.set_launcher(eval.kernels);
         let output = model.forward(&cx, &cx.input(batch.x), &cx.input(batch.x_mask))?;
         let answer = model.answer(&cx, &output)?;
         let targets = model.targets(&cx, &cx.input(batch.y.shallow_clone()), &cx.input(batch.y_mask))?;

@@ -177,8 +177,8 @@ impl Sums {
     /// What libtorch says of shapes or memory.
     pub fn add_doubt(&mut self, scores: &Tensor, (mask, weight): Mask<'_>) -> Result<(), SessionError> {
         let count = weight.unwrap_or(mask).f_select(1, 0)?.f_to_kind(Kind::Double)?;
-        let told = scores.f_log_softmax(1, Kind::Double)?.f_mv(&self.centre)?;
-        self.add_at(DOUBT, &[told.f_neg()?.f_mul(&count)?.f_sum(Kind::Double)?])
+        let expected = scores.f_log_softmax(1, Kind::Double)?.f_mv(&self.centre)?;
+        self.add_at(DOUBT, &[expected.f_neg()?.f_mul(&count)?.f_sum(Kind::Double)?])
     }
 
     /// Adds gate values (B, tiles); only the first `real` rows count.

@@ -82,7 +82,7 @@ fn exported(job: &ExportJob, own: &Own) -> Result<String, SessionError> {
     let plain = of(blind, None, None);
     let held = held(&rows, &job.bounds)?;
     let given = plain.inputs(&held)?;
-    let mut given = if job.stream { carried(&plain, given)? } else { given };
+    let mut given = if job.stream { second_call(&plain, given)? } else { given };
     let mut said = plain.run(&given)?;
     if let Some(histories) = &histories {
         blank(histories, &held, &mut said)?;
@@ -195,7 +195,7 @@ fn beyond(bound: f32, side: f32, stats: &Stats) -> f32 {
 }
 
 /// The same rows as the second call of a stream, whose first they were: a state that is not zero.
-fn carried(
+fn second_call(
     answered: &ExportedModel<'_>,
     given: BTreeMap<String, Tensor>,
 ) -> Result<BTreeMap<String, Tensor>, SessionError> {

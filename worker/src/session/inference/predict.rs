@@ -248,7 +248,7 @@ impl<'a> Predictor<'a> {
         self.portion = Portion::fitting(&fit, held);
         let of = if task.local > 1 { "a worker's part of the free memory" } else { "the free memory" };
         let news = task.place.0 == 0 || fit.rows < most;
-        Ok(news.then(|| format!("{} rows are predicted at once: {}", fit.rows, fit.told(of))))
+        Ok(news.then(|| format!("{} rows are predicted at once: {}", fit.rows, fit.explanation(of))))
     }
 
     /// Settles on a precision by rows evenly spread over the data; what the user should know of it. Where these do not differ,
@@ -409,13 +409,13 @@ pub(crate) fn fits(path: &Path, data: &StagedMeta, model: &StagedMeta) -> Result
     }
     let differing: Vec<usize> = (0..found.len()).filter(|&i| found[i] != expected[i]).collect();
     if !differing.is_empty() {
-        let told =
+        let named =
             |all: &[String]| differing.iter().take(NAMES_TOLD).map(|&i| all[i].clone()).collect::<Vec<_>>().join(", ");
-        return other("the order or name of features", told(&found), told(&expected));
+        return other("the order or name of features", named(&found), named(&expected));
     }
     if data.has_classes != model.has_classes || (data.has_classes && data.out_labels != model.out_labels) {
-        let told = |meta: &StagedMeta| format!("{:?}", meta.out_labels.first().filter(|_| meta.has_classes));
-        return other("the target's classes", told(data), told(model));
+        let named = |meta: &StagedMeta| format!("{:?}", meta.out_labels.first().filter(|_| meta.has_classes));
+        return other("the target's classes", named(data), named(model));
     }
     if data.out_shape != model.out_shape {
         return other("the target's shape", format!("{:?}", data.out_shape), format!("{:?}", model.out_shape));

@@ -5,7 +5,7 @@
 
 use super::{
     predict::{Predictor, fits},
-    stream_state::Carried,
+    stream_state::StreamLayout,
 };
 use crate::{
     data::View,
@@ -84,9 +84,9 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> R
     let kernels = Kernels::new(&saved.config, &KernelTask::default(), &Log)?;
     let mut predictor = Predictor::new((&saved, &own.models), &kernels, device, begin.precision)?;
     let width = saved.meta.features.len();
-    let carried = if begin.stream { Some(carries(&predictor, width, device)?) } else { None };
+    let layout = if begin.stream { Some(stream_layout(&predictor, width, device)?) } else { None };
     let ready =
-        carried.as_ref().map_or(ServeReply::Ready, |carried| ServeReply::Streaming { state: carried.numbers() as u64 });
+        layout.as_ref().map_or(ServeReply::Ready, |layout| ServeReply::Streaming { state: layout.numbers() as u64 });
     put(output, &ready).map_err(SessionError::Pipe)?;
     let mut settled = false;
     while let Some(question) = get::<ServeQuestion>(input).map_err(SessionError::Pipe)? {
@@ -113,23 +113,23 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> R
                 let (x, mask) = inputs(input, (rows, width))?;
                 let view = View::inputs(rows as usize, width, &x, &mask)?;
                 guard(&view, output)?;
-                let told = predictor.answers(&view, 0..rows, &Log)?;
-                let numbers = told.values.len() as u64 / rows.max(1);
+                let answers = predictor.answers(&view, 0..rows, &Log)?;
+                let numbers = answers.values.len() as u64 / rows.max(1);
                 put(output, &ServeReply::Predicted { rows, numbers }).map_err(SessionError::Pipe)?;
-                put_numbers(output, &told.values, &told.status).map_err(SessionError::Pipe)?;
+                put_numbers(output, &answers.values, &answers.status).map_err(SessionError::Pipe)?;
             }
             ServeQuestion::Stream { rows } => {
                 let (x, mask) = inputs(input, (rows, width))?;
-                let carried = carried.as_ref().ok_or_else(no_streams)?;
-                let state = carried.numbers();
+                let layout = layout.as_ref().ok_or_else(no_streams)?;
+                let state = layout.numbers();
                 let before = get_numbers(input, rows.saturating_mul(state as u64)).map_err(SessionError::Pipe)?;
                 let view = View::inputs(rows as usize, width, &x, &mask)?;
-                let (told, after) = predictor.streamed(&view, &carried.state(&before, rows as usize)?)?;
-                let numbers = told.values.len() as u64 / rows.max(1);
+                let (answers, after) = predictor.streamed(&view, &layout.state(&before, rows as usize)?)?;
+                let numbers = answers.values.len() as u64 / rows.max(1);
                 put(output, &ServeReply::StreamPredicted { rows, numbers, state: state as u64 })
                     .map_err(SessionError::Pipe)?;
-                let all = [told.values, carried.told(&after)?].concat();
-                put_numbers(output, &all, &told.status).map_err(SessionError::Pipe)?;
+                let all = [answers.values, layout.numbers_of(&after)?].concat();
+                put_numbers(output, &all, &answers.status).map_err(SessionError::Pipe)?;
             }
         }
     }
@@ -148,14 +148,14 @@ fn inputs(input: &mut impl BufRead, (rows, width): (u64, usize)) -> Result<(Vec<
 }
 
 /// What streams of the model carry: by a row without inputs.
-fn carries(predictor: &Predictor<'_>, width: usize, device: Device) -> Result<Carried, SessionError> {
+fn stream_layout(predictor: &Predictor<'_>, width: usize, device: Device) -> Result<StreamLayout, SessionError> {
     let x = vec![f32::NAN; width];
     let mask = vec![0; width];
     let (_, after) = predictor.streamed(&View::inputs(1, width, &x, &mask)?, &StreamState::default())?;
-    let carried = Carried::of(&after, device);
-    if carried.numbers() == 0 {
+    let layout = StreamLayout::of(&after, device);
+    if layout.numbers() == 0 {
         let error = "the model carries nothing from call to call: no task of it is temporal".to_owned();
         return Err(SessionError::Refused { error });
     }
-    Ok(carried)
+    Ok(layout)
 }

@@ -5,13 +5,13 @@ use enn_model::block::StreamState;
 use tch::{Device, Kind, Tensor};
 
 /// How the numbers of a row become a state.
-pub(crate) struct Carried {
+pub(crate) struct StreamLayout {
     /// Name, sizes behind the row, and type of each tensor, in the order of their numbers.
     parts: Vec<(String, Vec<i64>, Kind)>,
     device: Device,
 }
 
-impl Carried {
+impl StreamLayout {
     /// By the state after some call.
     pub(crate) fn of(after: &StreamState, device: Device) -> Self {
         let part = |(name, raw): (String, Tensor)| (name, raw.size()[1..].to_vec(), raw.kind());
@@ -39,7 +39,7 @@ impl Carried {
     }
 
     /// The numbers of a state, stream by stream.
-    pub(crate) fn told(&self, after: &StreamState) -> Result<Vec<f32>, SessionError> {
+    pub(crate) fn numbers_of(&self, after: &StreamState) -> Result<Vec<f32>, SessionError> {
         let flat = |(_, raw): &(String, Tensor)| raw.f_flatten(1, -1)?.f_to_kind(Kind::Float)?.f_to_device(Device::Cpu);
         let parts = after.named().iter().map(flat).collect::<Result<Vec<Tensor>, _>>()?;
         Ok(Vec::<f32>::try_from(Tensor::f_cat(&parts, 1)?.f_contiguous()?.f_view([-1])?)?)

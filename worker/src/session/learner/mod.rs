@@ -62,12 +62,12 @@ pub struct Learner {
     /// What this rank keeps of all arrays is one share of one state.
     dealt: bool,
     /// What is kept beside the weights.
-    beside: Beside,
+    settings: StateSettings,
 }
 
 /// How arrays beside the weights are made.
 #[derive(Debug, Clone, Copy)]
-struct Beside {
+struct StateSettings {
     optimizer: AdamWSettings,
     ema_decay: Option<f64>,
     /// Steps of the training whose last ones are averaged, where they are.
@@ -107,12 +107,12 @@ impl Learner {
         device: Device,
     ) -> Result<Self, SessionError> {
         let mut learner = Self::bare(config, model, steps_total, device)?;
-        learner.equip()?;
+        learner.allocate()?;
         Ok(learner)
     }
 
-    /// The same without gradients, moments, averages and best weights, of which a rank may keep a share only: [`Learner::divide`] makes them, or
-    /// [`Learner::equip`] all of them.
+    /// The same without gradients, moments, averages and best weights, of which a rank may keep a share only: [`Learner::shard`] makes them, or
+    /// [`Learner::allocate`] all of them.
     ///
     /// # Errors
     /// As [`Learner::build`].
@@ -132,7 +132,7 @@ impl Learner {
         let train = &config.train;
         let settings = AdamWSettings { betas: train.betas, weight_decay: train.weight_decay, clip: train.clip };
         let tail_of = (train.averaging == Averaging::SwaTail).then_some(steps_total);
-        let beside = Beside { optimizer: settings, ema_decay: train.ema_decay(), tail_of };
+        let settings = StateSettings { optimizer: settings, ema_decay: train.ema_decay(), tail_of };
         let weights_of_cells = train.cell_weights.of_grid(&spec.out_shape)?;
         let objective = Objective::new(train).weighted(weights_of_cells.as_deref(), device)?;
         let schedule = Schedule::new(train, steps_total);
@@ -158,7 +158,7 @@ impl Learner {
             precision: Precision::full(),
             recompute: false,
             dealt: false,
-            beside,
+            settings,
         })
     }
 
@@ -167,14 +167,14 @@ impl Learner {
     ///
     /// # Errors
     /// When there is no memory for it.
-    pub fn equip(&mut self) -> Result<(), SessionError> {
+    pub fn allocate(&mut self) -> Result<(), SessionError> {
         if self.grads.is_none() {
             self.grads = GradBuckets::new(&self.params)?;
         }
         if !self.best.is_empty() {
             return Ok(());
         }
-        let Beside { optimizer, ema_decay, tail_of } = self.beside;
+        let StateSettings { optimizer, ema_decay, tail_of } = self.settings;
         self.optimizer = AdamW::new(&self.weights, optimizer)?;
         self.ema = ema_decay.map(|decay| Ema::new(&self.weights, decay)).transpose()?;
         self.tail = tail_of.map(|steps| Tail::new(&self.weights, steps)).transpose()?;
@@ -226,13 +226,13 @@ impl Learner {
     ///
     /// # Errors
     /// What libtorch says.
-    pub fn inherit(
+    pub fn load_pretrained(
         &mut self,
         inputs: &[FeatureMeta],
-        heritage: &PretrainedModel<'_>,
+        pretrained: &PretrainedModel<'_>,
         choice: ScalerChoice,
     ) -> Result<PretrainedReport, SessionError> {
-        Ok(self.model.load_pretrained(&mut self.params, inputs, heritage, choice)?)
+        Ok(self.model.load_pretrained(&mut self.params, inputs, pretrained, choice)?)
     }
 
     /// Lets gradients lie where the group adds them up fastest. Before the first step.
@@ -259,19 +259,19 @@ impl Learner {
         Ok(self.params.refresh_shadows()?)
     }
 
-    /// Keeps this rank's share only, as `strategy` says; until [`Learner::join`]. A bare learner is bare no more.
+    /// Keeps this rank's share only, as `strategy` says; until [`Learner::gather`]. A bare learner is bare no more.
     ///
     /// # Errors
     /// When there is no memory for the share.
-    pub fn divide(&mut self, group: &dyn ProcessGroup, strategy: Strategy) -> Result<(), SessionError> {
+    pub fn shard(&mut self, group: &dyn ProcessGroup, strategy: Strategy) -> Result<(), SessionError> {
         let shared = sharing(group);
         if matches!(strategy, Strategy::Auto | Strategy::Ddp) || shared.size() == 1 {
-            self.equip()?;
+            self.allocate()?;
             return self.share_gradients(group);
         }
         let share = Share { rank: shared.rank(), world: shared.size() };
         self.weights.hold(share);
-        let moments = if self.best.is_empty() { None } else { Some(self.cut()?) };
+        let moments = if self.best.is_empty() { None } else { Some(self.cut_to_share()?) };
         if matches!(strategy, Strategy::Fsdp | Strategy::Hsdp) {
             // Those of the round before may lie where all its ranks write.
             self.grads = GradBuckets::none();
@@ -284,7 +284,7 @@ impl Learner {
         }
         match moments {
             Some([exp_avg, exp_avg_sq]) => self.optimizer.keep(&self.weights, exp_avg, exp_avg_sq)?,
-            None => self.equip()?,
+            None => self.allocate()?,
         }
         if !self.params.is_sharded() {
             self.share_gradients(group)?;
@@ -295,7 +295,7 @@ impl Learner {
     }
 
     /// Keeps of averages and best weights what is this rank's; the same of the moments.
-    fn cut(&mut self) -> Result<[Vec<Tensor>; 2], SessionError> {
+    fn cut_to_share(&mut self) -> Result<[Vec<Tensor>; 2], SessionError> {
         let [exp_avg, exp_avg_sq] = self.optimizer.kept().map(|whole| self.weights.cut(whole));
         if let Some(ema) = &mut self.ema {
             ema.keep(self.weights.cut(ema.kept())?);
@@ -311,19 +311,20 @@ impl Learner {
     ///
     /// # Errors
     /// The collective's, and when there is no memory. The state is of no use then.
-    pub fn join(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
+    pub fn gather(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         if !self.is_divided() {
             return Ok(());
         }
         let shared = sharing(group);
-        let mut gather = |whole: &Tensor| Ok::<_, SessionError>(shared.all_gather(whole)?.wait(COLLECTIVE_WAIT_MAX)?);
-        let mut join = |kept: &[Tensor]| self.weights.join(kept, &mut gather);
+        let mut gather_whole =
+            |whole: &Tensor| Ok::<_, SessionError>(shared.all_gather(whole)?.wait(COLLECTIVE_WAIT_MAX)?);
+        let mut join = |kept: &[Tensor]| self.weights.join(kept, &mut gather_whole);
         let [exp_avg, exp_avg_sq] = self.optimizer.kept().map(&mut join);
         let average = self.ema.as_ref().map(|ema| join(ema.kept())).transpose()?;
         let mean = self.tail.as_ref().map(|tail| join(tail.kept())).transpose()?;
         let best = join(&self.best)?;
         if self.params.is_sharded() {
-            self.unpack(group)?;
+            self.unshard(group)?;
             self.dealt = false;
             self.params.unshard();
             self.grads = GradBuckets::none();
@@ -348,7 +349,7 @@ impl Learner {
 
     /// After a round that broke: lets this rank answer for all of its share, as if nobody had the same. False where a step may have
     /// changed some of it and not the rest, as where weights are there on every rank but written by one.
-    pub fn claim_share(&mut self) -> bool {
+    pub fn recover_shard(&mut self) -> bool {
         let sound = self.dealt && self.params.is_sharded();
         if sound {
             self.weights.assign_copy(0, 1);
@@ -365,11 +366,11 @@ impl Learner {
     }
 
     /// The weights get their memory, and every rank all of them, where that is there only while a step uses it: for what ranks do each
-    /// for themselves. Every rank calls it; [`Learner::pack`] takes it back.
+    /// for themselves. Every rank calls it; [`Learner::reshard`] takes it back.
     ///
     /// # Errors
     /// The collective's, and when there is no memory.
-    pub fn unpack(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
+    pub fn unshard(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         if self.params.is_sharded() {
             self.params.fill()?;
             self.gather_weights(group)?;
@@ -378,11 +379,11 @@ impl Learner {
         Ok(())
     }
 
-    /// Takes back what [`Learner::unpack`] gave, and what a step that broke left of gradients.
+    /// Takes back what [`Learner::unshard`] gave, and what a step that broke left of gradients.
     ///
     /// # Errors
     /// What libtorch says.
-    pub fn pack(&mut self) -> Result<(), SessionError> {
+    pub fn reshard(&mut self) -> Result<(), SessionError> {
         if self.params.is_sharded() {
             self.params.empty()?;
             self.grads.empty()?;
@@ -438,7 +439,7 @@ impl Learner {
     pub fn swap_average(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         let Some(ema) = &mut self.ema else { return Ok(()) };
         ema.swap(&self.weights)?;
-        self.show(group)
+        self.publish_weights(group)
     }
 
     /// Before step number `step` (from 0): whether another code computes it than the one before.
@@ -459,7 +460,7 @@ impl Learner {
     pub fn swap_tail(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         let Some(tail) = &mut self.tail else { return Ok(()) };
         tail.swap(&self.weights)?;
-        self.show(group)
+        self.publish_weights(group)
     }
 
     /// Exchanges the weights and the best ones. Twice changes nothing.
@@ -468,12 +469,12 @@ impl Learner {
     /// What libtorch says, and the collective's where the best weights are shared.
     pub fn swap_best(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         self.weights.exchange(&mut self.best)?;
-        self.show(group)
+        self.publish_weights(group)
     }
 
     /// Every rank gets what the others made of their weights, unless those are gathered when they are read: then what it keeps of
     /// low-precision copies becomes that of its weights.
-    fn show(&self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
+    fn publish_weights(&self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         if self.params.is_sharded() { Ok(self.params.refresh_shadows()?) } else { self.gather_weights(group) }
     }
 

@@ -23,7 +23,7 @@ const BUFFERS: &str = "model.scaler.";
 ///
 /// # Errors
 /// [`SessionError::OtherParent`] when something does not fit and `parent.partial` is not set; damage of its checkpoint.
-pub(crate) fn take(learner: &mut Learner, parent: &Parent, own: &StagedMeta) -> Result<String, SessionError> {
+pub(crate) fn begin_from(learner: &mut Learner, parent: &Parent, own: &StagedMeta) -> Result<String, SessionError> {
     let saved = SavedModel::open(&parent.checkpoint)?;
     let tensors = checkpoint::load_part(&parent.checkpoint, &[], &[WEIGHTS, BUFFERS])?;
     let part = |prefix: &str, kept: &str| -> BTreeMap<String, Tensor> {
@@ -32,8 +32,9 @@ pub(crate) fn take(learner: &mut Learner, parent: &Parent, own: &StagedMeta) -> 
     };
     let weights = part(WEIGHTS, WEIGHTS);
     let buffers = part(BUFFERS, "model.");
-    let heritage = PretrainedModel { inputs: &saved.meta.features, weights: &weights, buffers: &buffers };
-    let PretrainedReport { taken, mut problems, notes } = learner.inherit(&own.features, &heritage, parent.scaler)?;
+    let pretrained = PretrainedModel { inputs: &saved.meta.features, weights: &weights, buffers: &buffers };
+    let PretrainedReport { taken, mut problems, notes } =
+        learner.load_pretrained(&own.features, &pretrained, parent.scaler)?;
     if saved.meta.out_shape != own.out_shape {
         let found = &saved.meta.out_shape;
         let expected = &own.out_shape;
@@ -42,7 +43,7 @@ pub(crate) fn take(learner: &mut Learner, parent: &Parent, own: &StagedMeta) -> 
         problems.insert(0, "the output has the same shape and other names".to_owned());
     }
     if !(problems.is_empty() || parent.partial) {
-        return Err(SessionError::OtherParent { path: parent.checkpoint.clone(), problems: told(&problems) });
+        return Err(SessionError::OtherParent { path: parent.checkpoint.clone(), problems: listed(&problems) });
     }
     let scaler = match parent.scaler {
         ScalerChoice::Keep => "its scaler is kept",
@@ -51,13 +52,13 @@ pub(crate) fn take(learner: &mut Learner, parent: &Parent, own: &StagedMeta) -> 
     let mut decision = format!("begins with {taken} parameters of {}; {scaler}", parent.checkpoint.display());
     for (what, all) in [("left", &problems), ("note", &notes)] {
         if !all.is_empty() {
-            decision.push_str(&format!("; {what}: {}", told(all)));
+            decision.push_str(&format!("; {what}: {}", listed(all)));
         }
     }
     Ok(decision)
 }
 
-fn told(all: &[String]) -> String {
+fn listed(all: &[String]) -> String {
     let more = all.len().saturating_sub(TOLD_MAX);
     let mut text = all.iter().take(TOLD_MAX).cloned().collect::<Vec<_>>().join("; ");
     if more > 0 {

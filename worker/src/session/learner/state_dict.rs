@@ -27,7 +27,7 @@ impl Learner {
     ///
     /// # Errors
     /// What libtorch says.
-    pub fn shares(&self) -> Result<(Vec<Named>, Vec<Placed>), SessionError> {
+    pub fn checkpoint_parts(&self) -> Result<(Vec<Named>, Vec<Placed>), SessionError> {
         self.parts(Boxes::Assigned)
     }
 
@@ -55,7 +55,7 @@ impl Learner {
         Ok((common, shards.into_iter().map(placed).collect()))
     }
 
-    /// The whole state by name, as views: nothing is copied. Before [`Learner::divide`] and after [`Learner::join`].
+    /// The whole state by name, as views: nothing is copied. Before [`Learner::shard`] and after [`Learner::gather`].
     pub fn state(&self) -> Vec<Named> {
         let mut all = model_state(&self.model, &self.weights);
         all.extend(prefixed("model", self.calibration.named()));
@@ -75,7 +75,7 @@ impl Learner {
     ///
     /// # Errors
     /// What libtorch says.
-    pub fn wanted(&self) -> Result<(Vec<ExpectedTensor>, ShardedTensors), SessionError> {
+    pub fn expected(&self) -> Result<(Vec<ExpectedTensor>, ShardedTensors), SessionError> {
         let sometimes = |fqn: &str| OPTIONAL.iter().any(|prefix| fqn.starts_with(prefix));
         let (items, boxes) = self.parts(Boxes::Kept)?;
         let always = items.into_iter().filter(|n| !sometimes(&n.fqn));

@@ -290,9 +290,9 @@ impl Listener {
                     tracing::info!("dismissed by the launcher");
                     unix::exit_now(0);
                 }
-                Ok(ToWorker::Kernels(told)) => {
+                Ok(ToWorker::Kernels(list)) => {
                     // A session that reads none needs none; a full queue means that it is far behind, and the next list holds all.
-                    if let Err(TrySendError::Full(_)) = self.lists.try_send(*told) {
+                    if let Err(TrySendError::Full(_)) = self.lists.try_send(*list) {
                         tracing::warn!("more than {LISTS_MAX} lists of kernels between two steps");
                     }
                 }

@@ -16,7 +16,7 @@ const TRUSTED: (f64, u64) = (0.5, 32);
 const CHECKS_MAX: usize = 8;
 
 /// Measures steps on real rows.
-pub(crate) trait Meter {
+pub(crate) trait MemoryMeter {
     /// What goes wrong beside a lack of memory.
     type Error;
 
@@ -44,14 +44,14 @@ impl Fit {
     }
 
     /// The numbers it comes from, `of` what memory.
-    pub(crate) fn told(&self, of: &str) -> String {
+    pub(crate) fn explanation(&self, of: &str) -> String {
         let [needed, limit] = [self.needed, self.limit].map(|bytes| bytes as f64 / f64::from(1 << 20));
         format!("they need {needed:.1} MiB, and 90 % of {of} are {limit:.1} MiB")
     }
 }
 
 /// The most rows, up to `share`, that fit below 90 % of the free memory.
-pub(crate) fn fit<M: Meter>(meter: &mut M, share: u64) -> Result<Fit, M::Error> {
+pub(crate) fn fit<M: MemoryMeter>(meter: &mut M, share: u64) -> Result<Fit, M::Error> {
     let limit = (SHARE * meter.free()? as f64) as u64;
     let [few, more] = PROBES.map(|rows| rows.min(share.max(1)));
     let Some(base) = meter.peak(few)? else { return Ok(Fit { rows: 1, needed: limit, limit }) };
@@ -131,7 +131,7 @@ mod tests {
         probed: Vec<u64>,
     }
 
-    impl<F: Fn(u64) -> u64> Meter for Fake<F> {
+    impl<F: Fn(u64) -> u64> MemoryMeter for Fake<F> {
         type Error = Infallible;
 
         fn free(&mut self) -> Result<u64, Infallible> {

@@ -1,6 +1,6 @@
 //! The memory there is for a computation, and what it takes: measured by doing it with a few rows.
 
-use super::{autobatch::Meter, host_memory};
+use super::{autobatch::MemoryMeter, host_memory};
 use crate::session::SessionError;
 use enn_common::{
     config::train::{Averaging, Strategy, TrainConfig},
@@ -34,7 +34,7 @@ impl<W: FnMut(u64) -> Result<u64, SessionError>> Room<W> {
     }
 }
 
-impl<W: FnMut(u64) -> Result<u64, SessionError>> Meter for Room<W> {
+impl<W: FnMut(u64) -> Result<u64, SessionError>> MemoryMeter for Room<W> {
     type Error = SessionError;
 
     fn free(&mut self) -> Result<u64, SessionError> {

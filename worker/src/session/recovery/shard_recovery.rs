@@ -4,7 +4,7 @@
 //! A rank writes its share at one place of a step, after the last collective of it; so every share is whole, of the step before or of
 //! this one. Where all weights are on every rank and each is written by one (`zero1`) that is not so: such a share is spoilt.
 
-use super::state_transfer::{Shares, Standing, sum_of_bits, tell};
+use super::state_transfer::{ShardHolders, StepPosition, broadcast_value, sum_of_bits};
 use crate::{
     checkpoint::{Named, Placed, dtype},
     collective::COLLECTIVE_WAIT_MAX,
@@ -21,20 +21,20 @@ const PACKET_BYTES_MAX: usize = 64 << 20;
 
 /// What a broken round left of a state that was shared.
 #[derive(Default)]
-pub(crate) enum Left {
+pub(crate) enum KeptState {
     /// None was shared.
     #[default]
     Nothing,
     /// Some of it may be of one step and some of the next.
-    Spoilt(Share),
+    Unusable(Share),
     /// This share.
-    Share(Remains),
+    Shard(KeptShard),
 }
 
 /// A share of the state of a whole step.
-pub(crate) struct Remains {
+pub(crate) struct KeptShard {
     pub(crate) share: Share,
-    pub(crate) standing: Standing,
+    pub(crate) position: StepPosition,
     /// What every rank had.
     items: Vec<Named>,
     /// What the ranks had in shares.
@@ -42,33 +42,37 @@ pub(crate) struct Remains {
 }
 
 /// Name, shape of the whole, where the box begins and its shape, kind.
-type Entry = (String, Vec<i64>, Vec<i64>, Vec<i64>, TensorDType);
+type BoxEntry = (String, Vec<i64>, Vec<i64>, Vec<i64>, TensorDType);
 
-impl Left {
-    /// The share of a state at `standing` of which `parts` are what every rank has and what only this one has, as views: they outlive
+impl KeptState {
+    /// The share of a state at `position` of which `parts` are what every rank has and what only this one has, as views: they outlive
     /// the learner.
-    pub(crate) fn of(share: Share, standing: Standing, parts: Result<(Vec<Named>, Vec<Placed>), SessionError>) -> Self {
+    pub(crate) fn of(
+        share: Share,
+        position: StepPosition,
+        parts: Result<(Vec<Named>, Vec<Placed>), SessionError>,
+    ) -> Self {
         match parts {
-            Ok((items, boxes)) => Self::Share(Remains { share, standing, items, boxes }),
+            Ok((items, boxes)) => Self::Shard(KeptShard { share, position, items, boxes }),
             Err(error) => {
                 tracing::warn!(%error, "this worker's share of the state is lost");
-                Self::Spoilt(share)
+                Self::Unusable(share)
             }
         }
     }
 
     /// The share, if it is of use.
-    pub(crate) fn share(&self) -> Option<&Remains> {
+    pub(crate) fn shard(&self) -> Option<&KeptShard> {
         match self {
-            Self::Share(remains) => Some(remains),
-            Self::Nothing | Self::Spoilt(_) => None,
+            Self::Shard(shard) => Some(shard),
+            Self::Nothing | Self::Unusable(_) => None,
         }
     }
 }
 
-impl Remains {
+impl KeptShard {
     /// What it gives: what every rank had, too, where it `leads`.
-    fn gives(&self, leads: bool) -> Vec<(Entry, &Tensor)> {
+    fn entries(&self, leads: bool) -> Vec<(BoxEntry, &Tensor)> {
         let common = self.items.iter().filter(|_| leads).filter_map(|item| {
             let size = item.tensor.size();
             let kind = dtype::of_kind(item.tensor.kind())?;
@@ -80,7 +84,7 @@ impl Remains {
             let offsets = placed.offsets.clone();
             Some(((placed.fqn.clone(), global, offsets, placed.tensor.size(), kind), &placed.tensor))
         });
-        let mut all: Vec<(Entry, &Tensor)> = common.chain(boxes).collect();
+        let mut all: Vec<(BoxEntry, &Tensor)> = common.chain(boxes).collect();
         // Those of a kind travel together.
         all.sort_by_key(|(entry, _)| entry.4 as u8);
         all
@@ -92,37 +96,37 @@ impl Remains {
 ///
 /// # Errors
 /// [`SessionError::Disagree`] when bytes came out differently, or do not make up the whole; the collectives'.
-pub(crate) fn put_together(
+pub(crate) fn assemble(
     whole: Vec<Named>,
-    own: Option<&Remains>,
-    shares: &Shares,
+    own: Option<&KeptShard>,
+    shares: &ShardHolders,
     (group, device): (&dyn ProcessGroup, Device),
 ) -> Result<(BTreeMap<String, Tensor>, u64), SessionError> {
     let places = whole.into_iter().map(|item| (item.fqn, item.tensor)).collect();
-    let mut puzzle = Puzzle { places, device, found: BTreeMap::new() };
+    let mut assembly = Assembly { places, device, found: BTreeMap::new() };
     let mut sums = Vec::new();
     let mut bytes = 0;
     for (share, &root) in shares.holders.iter().enumerate() {
-        let mine = own.filter(|_| group.rank() == root).map(|remains| remains.gives(share == shares.common));
-        let (entries, tensors): (Vec<Entry>, Vec<&Tensor>) = mine.into_iter().flatten().unzip();
-        let entries = tell(&entries, group, device, root)?;
+        let mine = own.filter(|_| group.rank() == root).map(|shard| shard.entries(share == shares.common));
+        let (entries, tensors): (Vec<BoxEntry>, Vec<&Tensor>) = mine.into_iter().flatten().unzip();
+        let entries = broadcast_value(&entries, group, device, root)?;
         let mut first = 0;
         while first < entries.len() {
             let packet = packet(&entries[first..]);
-            let flat = send(packet, tensors.get(first..first + packet.len()), root, (group, device))?;
+            let flat = broadcast_packet(packet, tensors.get(first..first + packet.len()), root, (group, device))?;
             sums.push(sum_of_bits(&flat)?);
             bytes += flat.numel() * flat.kind().elt_size_in_bytes();
-            puzzle.put(packet, &flat)?;
+            assembly.place(packet, &flat)?;
             first += packet.len();
         }
     }
     let sums: Vec<u8> = sums.into_iter().flat_map(i64::to_le_bytes).collect();
     agree(group, device, "state put together from the ranks' shares", &sums)?;
-    Ok((puzzle.done()?, bytes as u64))
+    Ok((assembly.done()?, bytes as u64))
 }
 
 /// Tensors of which boxes come.
-struct Puzzle {
+struct Assembly {
     /// Where tensors may be put together.
     places: BTreeMap<String, Tensor>,
     device: Device,
@@ -130,9 +134,9 @@ struct Puzzle {
     found: BTreeMap<String, (Tensor, usize)>,
 }
 
-impl Puzzle {
+impl Assembly {
     /// Puts the boxes that lie behind each other in `flat` into their places.
-    fn put(&mut self, packet: &[Entry], flat: &Tensor) -> Result<(), TchError> {
+    fn place(&mut self, packet: &[BoxEntry], flat: &Tensor) -> Result<(), TchError> {
         let mut at = 0;
         for (fqn, global, offsets, sizes, kind) in packet {
             let count: i64 = sizes.iter().product();
@@ -167,9 +171,9 @@ impl Puzzle {
 }
 
 /// Those at the beginning that travel together: of one kind, and not too large.
-fn packet(entries: &[Entry]) -> &[Entry] {
+fn packet(entries: &[BoxEntry]) -> &[BoxEntry] {
     let mut bytes = 0;
-    let fits = |entry: &&Entry| {
+    let fits = |entry: &&BoxEntry| {
         bytes += entry.3.iter().product::<i64>() as usize * dtype::to_kind(entry.4).elt_size_in_bytes();
         entry.4 == entries[0].4 && bytes <= PACKET_BYTES_MAX
     };
@@ -177,8 +181,8 @@ fn packet(entries: &[Entry]) -> &[Entry] {
 }
 
 /// What `root` has of a packet, which are its tensors `mine`, as one flat array on every rank.
-fn send(
-    packet: &[Entry],
+fn broadcast_packet(
+    packet: &[BoxEntry],
     mine: Option<&[&Tensor]>,
     root: u32,
     (group, device): (&dyn ProcessGroup, Device),
@@ -204,7 +208,7 @@ mod tests {
     use super::*;
     use tch::Kind;
 
-    fn entry(fqn: &str, global: &[i64], offsets: &[i64], sizes: &[i64]) -> Entry {
+    fn entry(fqn: &str, global: &[i64], offsets: &[i64], sizes: &[i64]) -> BoxEntry {
         (fqn.to_owned(), global.to_vec(), offsets.to_vec(), sizes.to_vec(), TensorDType::F32)
     }
 
@@ -219,17 +223,17 @@ mod tests {
         ];
         let flat =
             Tensor::cat(&[whole.narrow(0, 1, 3).reshape([-1]), Tensor::from_slice(&[5f32, 6.0]), whole.get(0)], 0);
-        let puzzle = || {
+        let assembly = || {
             let places = BTreeMap::from([("w".to_owned(), place.shallow_clone())]);
-            Puzzle { places, device: Device::Cpu, found: BTreeMap::new() }
+            Assembly { places, device: Device::Cpu, found: BTreeMap::new() }
         };
-        let mut all = puzzle();
-        all.put(&rows, &flat).unwrap();
+        let mut all = assembly();
+        all.place(&rows, &flat).unwrap();
         let found = all.done().unwrap();
         assert!(found["w"].equal(&whole) && found["w"].data_ptr() == place.data_ptr());
         assert_eq!(Vec::<f32>::try_from(&found["b"]).unwrap(), [5.0, 6.0]);
-        let mut some = puzzle();
-        some.put(&rows[..2], &flat).unwrap();
+        let mut some = assembly();
+        some.place(&rows[..2], &flat).unwrap();
         let error = some.done().unwrap_err().to_string();
         assert!(error.contains("9 of the 12 elements of w came"), "{error}");
     }

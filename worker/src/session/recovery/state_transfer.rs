@@ -23,46 +23,46 @@ const NAMED_MAX: usize = 8;
 
 /// How far a rank is: whole steps, and whether the epoch that ended with the last of them was judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Standing {
+pub(crate) struct StepPosition {
     step: u64,
-    judged: bool,
+    validated: bool,
 }
 
 /// What a rank has when it meets the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum LocalState {
     Nothing,
-    Whole(Standing),
-    Share(Standing, Share),
+    Whole(StepPosition),
+    Shard(StepPosition, Share),
     /// It had a share, which is of no use any more.
-    Spoilt(Share),
+    Unusable(Share),
 }
 
 /// What the ranks have together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum NewestState {
     /// No state; what is missing of one, if there were shares.
-    Nothing(Option<Missing>),
-    Whole(Furthest),
-    Shares(Shares),
+    Nothing(Option<MissingShards>),
+    Whole(NewestWhole),
+    Shards(ShardHolders),
 }
 
 /// Shares that make up a state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Shares {
+pub(crate) struct ShardHolders {
     /// That of the furthest of them.
-    pub(crate) standing: Standing,
+    pub(crate) position: StepPosition,
     /// The lowest of the furthest ranks that have each.
     pub(crate) holders: Vec<u32>,
     /// Of these, one that stands there: it gives what every rank has.
     pub(crate) common: usize,
     /// Not all stand there: the others have done the same steps, and have not judged the epoch yet.
-    pub(crate) late: bool,
+    pub(crate) some_unvalidated: bool,
 }
 
 /// Shares that do not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Missing {
+pub(crate) struct MissingShards {
     /// Nobody has them; where all are there, they are not of the same step.
     gone: Vec<u32>,
     of: u32,
@@ -70,16 +70,16 @@ pub(crate) struct Missing {
 
 /// Who stands furthest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Furthest {
+pub(crate) struct NewestWhole {
     pub(crate) root: u32,
-    pub(crate) standing: Standing,
+    pub(crate) position: StepPosition,
     /// All ranks stand there.
     pub(crate) everybody: bool,
 }
 
-impl Standing {
+impl StepPosition {
     pub(crate) fn of(progress: &Progress) -> Self {
-        Self { step: progress.step, judged: !progress.owes_validation() }
+        Self { step: progress.step, validated: !progress.owes_validation() }
     }
 
     /// Whole steps.
@@ -89,49 +89,49 @@ impl Standing {
 
     /// A positive number in the order of standings.
     fn number(self) -> i64 {
-        1 + 2 * self.step.cast_signed() + i64::from(self.judged)
+        1 + 2 * self.step.cast_signed() + i64::from(self.validated)
     }
 
     fn of_number(number: i64) -> Self {
         let place = (number - 1).cast_unsigned();
-        Self { step: place / 2, judged: place % 2 == 1 }
+        Self { step: place / 2, validated: place % 2 == 1 }
     }
 }
 
-impl Held {
+impl LocalState {
     /// Two numbers: a standing's or 0, and a share's or 0.
     fn numbers(self) -> [i64; 2] {
         let share = |share: Share| i64::from(share.world) << 32 | i64::from(share.rank);
         match self {
             Self::Nothing => [0, 0],
-            Self::Whole(standing) => [standing.number(), share(Share::WHOLE)],
-            Self::Share(standing, part) => [standing.number(), share(part)],
-            Self::Spoilt(part) => [0, share(part)],
+            Self::Whole(position) => [position.number(), share(Share::WHOLE)],
+            Self::Shard(position, part) => [position.number(), share(part)],
+            Self::Unusable(part) => [0, share(part)],
         }
     }
 
-    fn of_numbers([standing, share]: [i64; 2]) -> Self {
+    fn of_numbers([position, share]: [i64; 2]) -> Self {
         if share == 0 {
             return Self::Nothing;
         }
         let share = Share { rank: share as u32, world: (share >> 32) as u32 };
-        match standing {
-            0 => Self::Spoilt(share),
-            number if share == Share::WHOLE => Self::Whole(Standing::of_number(number)),
-            number => Self::Share(Standing::of_number(number), share),
+        match position {
+            0 => Self::Unusable(share),
+            number if share == Share::WHOLE => Self::Whole(StepPosition::of_number(number)),
+            number => Self::Shard(StepPosition::of_number(number), share),
         }
     }
 
-    fn standing(self) -> Option<Standing> {
+    fn position(self) -> Option<StepPosition> {
         match self {
-            Self::Whole(standing) | Self::Share(standing, _) => Some(standing),
-            Self::Nothing | Self::Spoilt(_) => None,
+            Self::Whole(position) | Self::Shard(position, _) => Some(position),
+            Self::Nothing | Self::Unusable(_) => None,
         }
     }
 
     fn share(self) -> Option<Share> {
         match self {
-            Self::Share(_, share) | Self::Spoilt(share) => Some(share),
+            Self::Shard(_, share) | Self::Unusable(share) => Some(share),
             Self::Nothing | Self::Whole(_) => None,
         }
     }
@@ -141,57 +141,62 @@ impl Held {
 ///
 /// # Errors
 /// The collectives'.
-pub(crate) fn find(group: &dyn ProcessGroup, device: Device, mine: Held) -> Result<Found, SessionError> {
-    let [standing, share] = mine.numbers();
-    let standings = gather(group, device, standing)?;
+pub(crate) fn find_newest(
+    group: &dyn ProcessGroup,
+    device: Device,
+    mine: LocalState,
+) -> Result<NewestState, SessionError> {
+    let [position, share] = mine.numbers();
+    let positions = gather(group, device, position)?;
     let shares = gather(group, device, share)?;
-    let all: Vec<Held> = standings.into_iter().zip(shares).map(|(a, b)| Held::of_numbers([a, b])).collect();
-    Ok(judge(&all))
+    let all: Vec<LocalState> = positions.into_iter().zip(shares).map(|(a, b)| LocalState::of_numbers([a, b])).collect();
+    Ok(newest(&all))
 }
 
 /// Of ranks that went on while others could not, shares may be a step ahead: then they are of no use beside the others, unless
 /// every share is there. An epoch's end is no step: what it changes follows from what any rank knows that judged it.
-fn judge(all: &[Held]) -> Found {
-    let standings: BTreeSet<Standing> = all.iter().filter_map(|held| held.standing()).collect();
-    for standing in standings.into_iter().rev() {
-        if let Some(root) = all.iter().position(|held| *held == Held::Whole(standing)) {
-            let everybody = all.iter().all(|held| *held == Held::Whole(standing));
-            return Found::Whole(Furthest { root: root as u32, standing, everybody });
+fn newest(all: &[LocalState]) -> NewestState {
+    let positions: BTreeSet<StepPosition> = all.iter().filter_map(|held| held.position()).collect();
+    for position in positions.into_iter().rev() {
+        if let Some(root) = all.iter().position(|held| *held == LocalState::Whole(position)) {
+            let everybody = all.iter().all(|held| *held == LocalState::Whole(position));
+            return NewestState::Whole(NewestWhole { root: root as u32, position, everybody });
         }
         let worlds = all.iter().filter_map(|held| held.share()).map(|share| share.world).collect::<BTreeSet<_>>();
         for world in worlds {
-            let before = Standing { judged: false, ..standing };
+            let before = StepPosition { validated: false, ..position };
             let holder = |rank| {
-                let at = |standing| all.iter().position(|held| *held == Held::Share(standing, Share { rank, world }));
-                at(standing).or_else(|| at(before)).map(|at| at as u32)
+                let at =
+                    |position| all.iter().position(|held| *held == LocalState::Shard(position, Share { rank, world }));
+                at(position).or_else(|| at(before)).map(|at| at as u32)
             };
             let Some(holders) = (0..world).map(holder).collect::<Option<Vec<u32>>>() else { continue };
-            let stands = |holder: &u32| all[*holder as usize].standing() == Some(standing);
+            let stands = |holder: &u32| all[*holder as usize].position() == Some(position);
             let Some(common) = holders.iter().position(stands) else { continue };
-            let late = !holders.iter().all(stands);
-            return Found::Shares(Shares { standing, holders, common, late });
+            let some_unvalidated = !holders.iter().all(stands);
+            return NewestState::Shards(ShardHolders { position, holders, common, some_unvalidated });
         }
     }
     let had: Vec<Share> = all.iter().filter_map(|held| held.share()).collect();
-    Found::Nothing(had.first().map(|first| {
+    NewestState::Nothing(had.first().map(|first| {
         let gone = (0..first.world).filter(|rank| !had.contains(&Share { rank: *rank, ..*first })).collect();
-        Missing { gone, of: first.world }
+        MissingShards { gone, of: first.world }
     }))
 }
 
-impl Shares {
+impl ShardHolders {
     /// Who gives which, for the user.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn sentence(&self) -> String {
         let each = |(share, holder): (usize, &u32)| format!("share {share} from worker {holder}");
-        let mut told: Vec<String> = self.holders.iter().enumerate().take(NAMED_MAX).map(each).collect();
+        let mut named: Vec<String> = self.holders.iter().enumerate().take(NAMED_MAX).map(each).collect();
         if self.holders.len() > NAMED_MAX {
-            told.push("…".to_owned());
+            named.push("…".to_owned());
         }
-        told.join(", ")
+        named.join(", ")
     }
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for MissingShards {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of = self.of;
         match &self.gone[..] {
@@ -215,18 +220,18 @@ impl fmt::Display for Missing {
 ///
 /// # Errors
 /// [`SessionError::Disagree`] when the same name has another shape or kind, or bytes came out differently; the collective's.
-pub(crate) fn share(
+pub(crate) fn broadcast_state(
     items: Vec<Named>,
     group: &dyn ProcessGroup,
     device: Device,
     root: u32,
 ) -> Result<(Vec<Named>, u64), SessionError> {
-    let told = list(&items, group, device, root)?;
+    let entries = broadcast_entries(&items, group, device, root)?;
     let mut mine: BTreeMap<String, Tensor> = items.into_iter().map(|item| (item.fqn, item.tensor)).collect();
     let mut shared = Vec::new();
     let mut sums = Vec::new();
     let mut bytes = 0;
-    for (fqn, shape, kind) in told {
+    for (fqn, shape, kind) in entries {
         let kind = dtype::to_kind(kind);
         let fits = |tensor: &Tensor| tensor.size() == shape && tensor.kind() == kind;
         // What does not fit is received beside it: every rank takes part in every collective.
@@ -247,20 +252,25 @@ pub(crate) fn share(
 }
 
 /// Name, shape and kind of an item.
-type Entry = (String, Vec<i64>, TensorDType);
+type ItemEntry = (String, Vec<i64>, TensorDType);
 
 /// What `root` has.
-fn list(items: &[Named], group: &dyn ProcessGroup, device: Device, root: u32) -> Result<Vec<Entry>, SessionError> {
+fn broadcast_entries(
+    items: &[Named],
+    group: &dyn ProcessGroup,
+    device: Device,
+    root: u32,
+) -> Result<Vec<ItemEntry>, SessionError> {
     let entry = |item: &Named| Some((item.fqn.clone(), item.tensor.size(), dtype::of_kind(item.tensor.kind())?));
-    let mine: Vec<Entry> = items.iter().filter_map(entry).collect();
-    tell(&mine, group, device, root)
+    let mine: Vec<ItemEntry> = items.iter().filter_map(entry).collect();
+    broadcast_value(&mine, group, device, root)
 }
 
 /// What `root` says, on every rank.
 ///
 /// # Errors
 /// The collectives', and when `root` says something else.
-pub(crate) fn tell<T: Serialize + DeserializeOwned>(
+pub(crate) fn broadcast_value<T: Serialize + DeserializeOwned>(
     mine: &T,
     group: &dyn ProcessGroup,
     device: Device,
@@ -274,11 +284,11 @@ pub(crate) fn tell<T: Serialize + DeserializeOwned>(
     let length = Tensor::f_from_slice(&[words.len() as i64])?.f_to_device(device)?;
     group.broadcast(&length, root)?.wait(COLLECTIVE_WAIT_MAX)?;
     let length = length.f_int64_value(&[0])?;
-    let told =
+    let sent =
         if leads { Tensor::f_from_slice(&words)? } else { Tensor::f_zeros([length], (Kind::Int64, Device::Cpu))? };
-    let told = told.f_to_device(device)?;
-    group.broadcast(&told, root)?.wait(COLLECTIVE_WAIT_MAX)?;
-    let words = Vec::<i64>::try_from(told.f_to_device(Device::Cpu)?)?;
+    let sent = sent.f_to_device(device)?;
+    group.broadcast(&sent, root)?.wait(COLLECTIVE_WAIT_MAX)?;
+    let words = Vec::<i64>::try_from(sent.f_to_device(Device::Cpu)?)?;
     let text: Vec<u8> = words.into_iter().flat_map(i64::to_le_bytes).collect();
     serde_json::from_slice(&text)
         .map_err(|source| SessionError::Parse { path: format!("rank {root}'s list of its state").into(), source })
@@ -301,39 +311,45 @@ mod tests {
 
     #[test]
     fn the_lowest_of_the_furthest_gives() {
-        assert_eq!(judge(&[Held::Nothing; 2]), Found::Nothing(None));
-        let whole = |step, judged| Held::Whole(Standing { step, judged });
-        let found = |all: &[Held]| match judge(all) {
-            Found::Whole(found) => found,
+        assert_eq!(newest(&[LocalState::Nothing; 2]), NewestState::Nothing(None));
+        let whole = |step, validated| LocalState::Whole(StepPosition { step, validated });
+        let found = |all: &[LocalState]| match newest(all) {
+            NewestState::Whole(found) => found,
             other => panic!("{other:?}"),
         };
-        let some = found(&[Held::Nothing, whole(4, false), whole(4, true), whole(4, true)]);
-        assert_eq!(some, Furthest { root: 2, standing: Standing { step: 4, judged: true }, everybody: false });
+        let some = found(&[LocalState::Nothing, whole(4, false), whole(4, true), whole(4, true)]);
+        assert_eq!(
+            some,
+            NewestWhole { root: 2, position: StepPosition { step: 4, validated: true }, everybody: false }
+        );
         let first = found(&[whole(5, false), whole(4, true)]);
-        assert_eq!((first.root, first.standing.step), (0, 5));
+        assert_eq!((first.root, first.position.step), (0, 5));
         assert!(found(&[whole(0, true); 3]).everybody);
     }
 
     #[test]
     fn shares_make_up_a_state_only_of_one_step() {
-        let share = |step, rank, world| Held::Share(Standing { step, judged: true }, Share { rank, world });
-        let found = |all: &[Held]| match judge(all) {
-            Found::Shares(found) => (found.standing.step, found.holders),
+        let share =
+            |step, rank, world| LocalState::Shard(StepPosition { step, validated: true }, Share { rank, world });
+        let found = |all: &[LocalState]| match newest(all) {
+            NewestState::Shards(found) => (found.position.step, found.holders),
             other => panic!("{other:?}"),
         };
-        let missing = |all: &[Held]| match judge(all) {
-            Found::Nothing(missing) => missing.unwrap().to_string(),
+        let missing = |all: &[LocalState]| match newest(all) {
+            NewestState::Nothing(missing) => missing.unwrap().to_string(),
             other => panic!("{other:?}"),
         };
         // Rank 1 died; its replica has its share.
-        assert_eq!(found(&[share(7, 0, 2), Held::Nothing, share(7, 0, 2), share(7, 1, 2)]), (7, vec![0, 3]));
+        assert_eq!(found(&[share(7, 0, 2), LocalState::Nothing, share(7, 0, 2), share(7, 1, 2)]), (7, vec![0, 3]));
         // One was ahead of the others, and goes back.
-        assert_eq!(found(&[share(8, 0, 2), Held::Nothing, share(7, 0, 2), share(7, 1, 2)]), (7, vec![2, 3]));
+        assert_eq!(found(&[share(8, 0, 2), LocalState::Nothing, share(7, 0, 2), share(7, 1, 2)]), (7, vec![2, 3]));
         // The others go forward.
-        let early = |step, rank| Held::Share(Standing { step, judged: false }, Share { rank, world: 2 });
+        let early = |step, rank| LocalState::Shard(StepPosition { step, validated: false }, Share { rank, world: 2 });
         // One judged the epoch before the round broke.
-        let mixed = |all: &[Held]| match judge(all) {
-            Found::Shares(found) => (found.holders, found.common, found.late, found.standing.judged),
+        let mixed = |all: &[LocalState]| match newest(all) {
+            NewestState::Shards(found) => {
+                (found.holders, found.common, found.some_unvalidated, found.position.validated)
+            }
             other => panic!("{other:?}"),
         };
         assert_eq!(mixed(&[early(7, 0), share(7, 1, 2), early(7, 1)]), (vec![0, 1], 1, true, true));
@@ -341,20 +357,20 @@ mod tests {
         assert_eq!(mixed(&[early(7, 0), early(7, 1), share(7, 0, 4)]), (vec![0, 1], 0, false, false));
         // The others go forward.
         assert_eq!(found(&[share(8, 0, 2), share(8, 1, 2), share(7, 0, 2)]), (8, vec![0, 1]));
-        let text = missing(&[share(8, 0, 2), Held::Nothing, share(7, 1, 2)]);
+        let text = missing(&[share(8, 0, 2), LocalState::Nothing, share(7, 1, 2)]);
         assert!(text.contains("not those of one step"), "{text}");
-        let text = missing(&[Held::Nothing, Held::Spoilt(Share { rank: 0, world: 2 })]);
+        let text = missing(&[LocalState::Nothing, LocalState::Unusable(Share { rank: 0, world: 2 })]);
         assert!(text.contains("of 2 shares of the state one is gone, number 1"), "{text}");
         let text = missing(&[share(3, 2, 4), share(3, 0, 4)]);
         assert!(text.contains("2 are gone, the first number 1"), "{text}");
         // A round that broke when the first had put the state together.
-        let whole = Held::Whole(Standing { step: 7, judged: true });
+        let whole = LocalState::Whole(StepPosition { step: 7, validated: true });
         assert!(matches!(
-            judge(&[share(7, 0, 2), whole, share(7, 1, 2)]),
-            Found::Whole(Furthest { root: 1, everybody: false, .. })
+            newest(&[share(7, 0, 2), whole, share(7, 1, 2)]),
+            NewestState::Whole(NewestWhole { root: 1, everybody: false, .. })
         ));
-        for held in [Held::Nothing, whole, share(9, 3, 4), Held::Spoilt(Share { rank: 1, world: 3 })] {
-            assert_eq!(Held::of_numbers(held.numbers()), held);
+        for held in [LocalState::Nothing, whole, share(9, 3, 4), LocalState::Unusable(Share { rank: 1, world: 3 })] {
+            assert_eq!(LocalState::of_numbers(held.numbers()), held);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What no step of a training changes: its configuration, its data, and where its parts are.
 
-use super::{ledger::Ledger, nonfinite_step::Refusals, pace::Pace, state::State, step::Place};
+use super::{ledger::Ledger, nonfinite_step::NonfiniteSteps, pace::Pace, state::TrainState, step::StepContext};
 use crate::{
     data::{
         Sampler,
@@ -11,13 +11,13 @@ use crate::{
         checkpointing::saver::{self, Saver},
         dataset::{Dataset, Mapped},
         eval::evaluate::EVALUATION_ROWS,
-        excluded_rows::Poisoned,
+        excluded_rows::ExcludedRows,
         kernels::Kernels,
         learner::Learner,
         memory::portion::Portion,
         precision::{Demand, Precision},
         progress::{EpochSums, Progress},
-        recovery::shard_recovery::Left,
+        recovery::shard_recovery::KeptState,
         report::Reporter,
     },
 };
@@ -29,7 +29,7 @@ use std::{path::PathBuf, sync::Arc};
 use tch::Device;
 
 /// What no step changes.
-pub(crate) struct Host<'a> {
+pub(crate) struct TrainContext<'a> {
     pub(crate) config: RunConfig,
     pub(crate) checkpoints: PathBuf,
     pub(crate) device: Device,
@@ -44,7 +44,7 @@ pub(crate) struct Host<'a> {
     pub(crate) order: Sampler,
 }
 
-impl Host<'_> {
+impl TrainContext<'_> {
     /// Seeded weights, the same in every process, and nothing beside them yet.
     pub(crate) fn learner(&self) -> Result<Learner, SessionError> {
         let steps_total = self.config.train.epochs * self.order.steps_per_epoch();
@@ -52,24 +52,24 @@ impl Host<'_> {
     }
 
     /// What every process begins with.
-    pub(crate) fn state(&self, saver: Saver) -> Result<State, SessionError> {
+    pub(crate) fn state(&self, saver: Saver) -> Result<TrainState, SessionError> {
         let every = self.config.train.validate_every(self.order.steps_per_epoch());
-        Ok(State {
+        Ok(TrainState {
             learner: self.learner()?,
             progress: Progress { every, ..Progress::default() },
             sums: EpochSums::new(self.device)?,
-            refusals: Refusals::default(),
-            poisoned: Poisoned::default(),
+            nonfinite: NonfiniteSteps::default(),
+            excluded: ExcludedRows::default(),
             saved_step: None,
             saver,
             pace: Pace::new(),
-            cut: None,
+            plan: None,
             portion: Portion::of(EVALUATION_ROWS),
             accumulation: self.order.accumulation,
             begun: false,
             broken: false,
-            left: Left::Nothing,
-            told: None,
+            kept: KeptState::Nothing,
+            reported_strategy: None,
         })
     }
 
@@ -80,8 +80,8 @@ impl Host<'_> {
     }
 
     /// Where the steps of a round run.
-    pub(crate) fn place<'a>(&'a self, group: &'a dyn ProcessGroup, sampler: &Sampler) -> Place<'a> {
-        Place {
+    pub(crate) fn step_context<'a>(&'a self, group: &'a dyn ProcessGroup, sampler: &Sampler) -> StepContext<'a> {
+        StepContext {
             group,
             reporter: self.reporter,
             kernels: &self.kernels,

@@ -3,7 +3,7 @@
 //!
 //! **Invariant:** the answer is that of the rank with the least memory, so that all ranks run the same program.
 
-use super::step::Place;
+use super::step::StepContext;
 use crate::{
     collective::COLLECTIVE_WAIT_MAX,
     data::Batch,
@@ -40,7 +40,7 @@ const MICRO_ROWS_MIN: u64 = 16;
 
 /// How a rank's share is computed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct MicroBatchPlan {
     /// Rows of the share.
     pub(crate) share: u64,
     /// Micro-batches.
@@ -48,7 +48,7 @@ pub(crate) struct Cut {
     /// Whether blocks compute their activations again.
     pub(crate) recompute: bool,
     /// Rows that surely fit where there is no backward pass, by what this rank measured.
-    pub(crate) judged: u64,
+    pub(crate) eval_rows: u64,
     /// Why, from the numbers of the rank that measured.
     pub(crate) reason: String,
 }
@@ -60,19 +60,19 @@ pub(crate) struct Cut {
 pub(crate) fn measure(
     config: &TrainConfig,
     parts: &Parts<'_>,
-    place: &Place<'_>,
+    ctx: &StepContext<'_>,
     batch: &Batch,
     local: u32,
-) -> Result<Cut, SessionError> {
+) -> Result<MicroBatchPlan, SessionError> {
     let share = batch.rows.len() as u64;
     let given = given(config);
     let fit_with = |recompute, most| {
-        let step = |rows: u64| probe(parts, place, batch, rows.cast_signed(), recompute);
-        autobatch::fit(&mut Room::new((place.device, local), given, step).at_most(most), share)
+        let step = |rows: u64| probe(parts, ctx, batch, rows.cast_signed(), recompute);
+        autobatch::fit(&mut Room::new((ctx.device, local), given, step).at_most(most), share)
     };
     let mut recompute = config.recompute == Recompute::Always;
     let is_few = |fit: &Fit| fit.rows < share.min(MICRO_ROWS_MIN);
-    let most = if place.device == Device::Cpu && given.is_none() { HOST_STEP_MAX } else { u64::MAX };
+    let most = if ctx.device == Device::Cpu && given.is_none() { HOST_STEP_MAX } else { u64::MAX };
     let mut fit = fit_with(recompute, most)?;
     if is_few(&fit) && most < u64::MAX {
         fit = fit_with(recompute, u64::MAX)?;
@@ -86,23 +86,29 @@ pub(crate) fn measure(
     let is_choice = given.is_none() && fit.is_within(HOST_STEP_MAX);
     let free = memory::available_bytes().filter(|_| is_choice).map(|bytes| bytes as f64 / f64::from(local.max(1)));
     let limit = free.map_or(fit.limit as f64, |free| SHARE * free);
-    let judged = (fit.rows as f64 * limit / fit.needed.max(1) as f64).max(1.0) as u64;
-    Ok(Cut { share, accumulation: share.div_ceil(fit.rows), recompute, judged, reason: reason(&fit, share, given) })
+    let eval_rows = (fit.rows as f64 * limit / fit.needed.max(1) as f64).max(1.0) as u64;
+    Ok(MicroBatchPlan {
+        share,
+        accumulation: share.div_ceil(fit.rows),
+        recompute,
+        eval_rows,
+        reason: reason(&fit, share, given),
+    })
 }
 
 /// The cut of the rank with the least memory. One collective.
 ///
 /// # Errors
 /// The collective's.
-pub(crate) fn agree(own: &Cut, place: &Place<'_>) -> Result<Cut, SessionError> {
+pub(crate) fn agree(own: &MicroBatchPlan, ctx: &StepContext<'_>) -> Result<MicroBatchPlan, SessionError> {
     let votes = [own.accumulation as f64, if own.recompute { 1.0 } else { 0.0 }];
-    let votes = Raw::f_from_slice(&votes)?.f_to_device(place.device)?;
-    place.group.all_reduce(&votes, Reduce::Max)?.wait(COLLECTIVE_WAIT_MAX)?;
+    let votes = Raw::f_from_slice(&votes)?.f_to_device(ctx.device)?;
+    ctx.group.all_reduce(&votes, Reduce::Max)?.wait(COLLECTIVE_WAIT_MAX)?;
     let votes = Vec::<f64>::try_from(votes.f_to_device(Device::Cpu)?)?;
     let accumulation = votes[0] as u64;
     let recompute = votes[1] > 0.0;
     let reason = if accumulation > own.accumulation { "another worker has less memory" } else { &own.reason };
-    Ok(Cut { accumulation, recompute, reason: reason.to_owned(), ..*own })
+    Ok(MicroBatchPlan { accumulation, recompute, reason: reason.to_owned(), ..*own })
 }
 
 fn reason(fit: &Fit, share: u64, given: Option<u64>) -> String {
@@ -114,7 +120,7 @@ fn reason(fit: &Fit, share: u64, given: Option<u64>) -> String {
         None if fit.is_within(HOST_STEP_MAX) => "what a step takes on a CPU",
         None => "the free memory",
     };
-    format!("{} of the {share} rows of a worker's share fit at once: {}", fit.rows, fit.told(of))
+    format!("{} of the {share} rows of a worker's share fit at once: {}", fit.rows, fit.explanation(of))
 }
 
 /// Bytes that a step may take, where the configuration says so.
@@ -130,10 +136,10 @@ fn given(config: &TrainConfig) -> Option<u64> {
 pub(crate) fn recompute(
     config: &TrainConfig,
     parts: &Parts<'_>,
-    place: &Place<'_>,
+    ctx: &StepContext<'_>,
     batch: &Batch,
 ) -> Result<bool, SessionError> {
-    let free = match (config.recompute, given(config), place.device) {
+    let free = match (config.recompute, given(config), ctx.device) {
         (Recompute::Always, ..) => return Ok(true),
         (Recompute::Never, ..) => return Ok(false),
         (Recompute::Auto, Some(given), _) => given,
@@ -141,12 +147,12 @@ pub(crate) fn recompute(
         // A host has swap, and no honest number of free bytes.
         (Recompute::Auto, None, _) => return Ok(false),
     };
-    let rows = batch.x.size()[0] / place.accumulation.cast_signed();
-    let [few, more] = [probe(parts, place, batch, PROBES[0], false)?, probe(parts, place, batch, PROBES[1], false)?];
+    let rows = batch.x.size()[0] / ctx.accumulation.cast_signed();
+    let [few, more] = [probe(parts, ctx, batch, PROBES[0], false)?, probe(parts, ctx, batch, PROBES[1], false)?];
     let needed = estimate(rows, few, more);
     let wanted = if needed > SHARE * free as f64 { 1.0 } else { 0.0 };
-    let vote = Raw::f_from_slice(&[wanted])?.f_to_kind(Kind::Double)?.f_to_device(place.device)?;
-    place.group.all_reduce(&vote, Reduce::Max)?.wait(COLLECTIVE_WAIT_MAX)?;
+    let vote = Raw::f_from_slice(&[wanted])?.f_to_kind(Kind::Double)?.f_to_device(ctx.device)?;
+    ctx.group.all_reduce(&vote, Reduce::Max)?.wait(COLLECTIVE_WAIT_MAX)?;
     let on = vote.f_double_value(&[0])? > 0.0;
     tracing::info!(needed_mb = needed / 1e6, free_mb = free as f64 / 1e6, on, "activations");
     Ok(on)
@@ -159,30 +165,36 @@ fn estimate(rows: i64, few: u64, more: u64) -> f64 {
 }
 
 /// Peak bytes of forward and backward over the batch's first rows. The gradients are thrown away by the step that follows.
-fn probe(parts: &Parts<'_>, place: &Place<'_>, batch: &Batch, rows: i64, recompute: bool) -> Result<u64, SessionError> {
-    let peak = recorded_peak(parts, place, batch, rows, recompute);
+fn probe(
+    parts: &Parts<'_>,
+    ctx: &StepContext<'_>,
+    batch: &Batch,
+    rows: i64,
+    recompute: bool,
+) -> Result<u64, SessionError> {
+    let peak = recorded_peak(parts, ctx, batch, rows, recompute);
     if peak.is_err() {
         // Gradients that come and go were left where they were.
-        parts.grads.sharded_buffers().iter().try_for_each(|lent| lent.set_allocated(false))?;
+        parts.grads.sharded_buffers().iter().try_for_each(|buffer| buffer.set_allocated(false))?;
     }
     peak
 }
 
 fn recorded_peak(
     parts: &Parts<'_>,
-    place: &Place<'_>,
+    ctx: &StepContext<'_>,
     batch: &Batch,
     rows: i64,
     recompute: bool,
 ) -> Result<u64, SessionError> {
     let unasked = Unasked(parts.weights.share().world);
-    let come_and_go = !parts.grads.sharded_buffers().is_empty();
+    let sharded = !parts.grads.sharded_buffers().is_empty();
     let rows = rows.min(batch.x.size()[0]);
     let part = batch.narrow(0, rows)?;
     let mut cx = Cx::train(parts.params, 0, 0);
-    cx.set_launcher(&place.kernels.manager);
+    cx.set_launcher(&ctx.kernels.manager);
     cx.set_recompute(recompute);
-    if come_and_go {
+    if sharded {
         cx.set_collectives(&unasked);
     }
     parts.precision.enter(&cx)?;
@@ -190,7 +202,7 @@ fn recorded_peak(
     let targets = parts.model.targets(&cx, &cx.input(part.y), &cx.input(part.y_mask))?;
     let loss = parts.objective.forward(&cx, &output, &targets)?;
     let mut give = |bucket: BucketId, _: &Raw| -> Result<(), HookError> {
-        if come_and_go {
+        if sharded {
             cx.reduce_gradients(parts.grads, bucket, true)?;
         }
         Ok(())

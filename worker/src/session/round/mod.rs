@@ -23,7 +23,7 @@ use crate::{
     collective::COLLECTIVE_WAIT_MAX,
     data::{Batch, Position, Prefetch, Sampler},
 };
-use context::Host;
+use context::TrainContext;
 use enn_comm::{ProcessGroup, Solo};
 use enn_common::{
     config::train::Recompute,
@@ -32,11 +32,11 @@ use enn_common::{
     staged::Split,
     wire::{control::Phase, message::FromWorker},
 };
-use micro_batch::Cut;
+use micro_batch::MicroBatchPlan;
 use nonfinite_step::Rows;
-use state::State;
+use state::TrainState;
 use std::collections::BTreeMap;
-use step::{Place, Stepped};
+use step::{StepContext, Stepped};
 use task::{Ended, RoundTask};
 use tch::Device;
 
@@ -49,9 +49,9 @@ const DEVICE_LOOK_EVERY: u64 = 8;
 
 /// A round under way.
 pub(super) struct Round<'a> {
-    host: &'a Host<'a>,
-    state: &'a mut State,
-    place: Place<'a>,
+    training: &'a TrainContext<'a>,
+    state: &'a mut TrainState,
+    ctx: StepContext<'a>,
     sampler: Sampler,
     task: &'a RoundTask,
     /// Nobody had any state when it began.
@@ -62,24 +62,24 @@ pub(super) struct Round<'a> {
 
 /// What the ranks were asked to do after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wish {
-    GoOn,
+enum AfterStep {
+    Continue,
     /// Save and end.
-    Stop,
+    StopRun,
     /// Leave the round.
-    Leave,
+    LeaveRound,
 }
 
 impl Round<'_> {
     pub(super) fn run(mut self) -> Result<Ended, SessionError> {
-        let ended = self.go();
+        let ended = self.run_steps();
         // Whatever became of the round, what was saved in it is told of.
         let settled = self.settle();
         ended.and_then(|ended| settled.map(|()| ended))
     }
 
-    fn go(&mut self) -> Result<Ended, SessionError> {
-        let epochs = self.host.config.train.epochs;
+    fn run_steps(&mut self) -> Result<Ended, SessionError> {
+        let epochs = self.training.config.train.epochs;
         // A round that broke may have left weights to be judged, or a checkpoint of which some ranks wrote their share.
         if self.state.progress.owes_validation() {
             // Nobody has saved since; a share that is written twice spoils the checkpoint.
@@ -92,25 +92,25 @@ impl Round<'_> {
         }
         if !self.state.progress.finished && self.state.progress.position.epoch < epochs {
             self.settle()?;
-            self.cut()?;
-            let prefetch = Prefetch::start(self.host.plan(self.sampler.clone()), self.state.progress.position)?;
+            self.plan_micro_batches()?;
+            let prefetch = Prefetch::start(self.training.plan(self.sampler.clone()), self.state.progress.position)?;
             let mut first = true;
             while !self.state.progress.finished {
-                let wish = self.step(&prefetch, first)?;
+                let then = self.step(&prefetch, first)?;
                 first = false;
                 self.validate_if_owed()?;
-                match wish {
+                match then {
                     _ if self.state.progress.finished => {}
                     // After a validation it may be there.
-                    Wish::GoOn if self.state.progress.due == self.state.progress.step => self.save(false)?,
-                    Wish::GoOn => {}
-                    Wish::Stop => {
+                    AfterStep::Continue if self.state.progress.due == self.state.progress.step => self.save(false)?,
+                    AfterStep::Continue => {}
+                    AfterStep::StopRun => {
                         self.save(true)?;
                         return Ok(Ended::Finished(self.state.outcome(true, BTreeMap::new())));
                     }
-                    Wish::Leave => {
+                    AfterStep::LeaveRound => {
                         self.settle()?;
-                        self.state.learner.join(self.place.group)?;
+                        self.state.learner.gather(self.ctx.group)?;
                         return Ok(Ended::Left);
                     }
                 }
@@ -120,27 +120,27 @@ impl Round<'_> {
     }
 
     /// Cuts the shares of the batch by what fits into memory, unless the configuration says how.
-    fn cut(&mut self) -> Result<(), SessionError> {
-        let host = self.host;
+    fn plan_micro_batches(&mut self) -> Result<(), SessionError> {
+        let training = self.training;
         let state = &mut *self.state;
-        if host.config.train.accumulation > 0 {
+        if training.config.train.accumulation > 0 {
             return Ok(());
         }
-        state.learner.unpack(self.place.group)?;
-        let cut = self.measure_cut()?;
+        state.learner.unshard(self.ctx.group)?;
+        let plan = self.measure_micro_batches()?;
         let state = &mut *self.state;
-        state.learner.pack()?;
-        let news = self.fresh || (state.accumulation, state.learner.recompute) != (cut.accumulation, cut.recompute);
-        state.accumulation = cut.accumulation;
-        state.learner.recompute = cut.recompute;
-        state.portion = Portion::of(cut.judged.min(EVALUATION_ROWS));
-        let accumulation = cut.accumulation * u64::from(self.task.split.max(1));
+        state.learner.reshard()?;
+        let news = self.fresh || (state.accumulation, state.learner.recompute) != (plan.accumulation, plan.recompute);
+        state.accumulation = plan.accumulation;
+        state.learner.recompute = plan.recompute;
+        state.portion = Portion::of(plan.eval_rows.min(EVALUATION_ROWS));
+        let accumulation = plan.accumulation * u64::from(self.task.split.max(1));
         self.sampler.accumulation = accumulation;
-        self.place.accumulation = accumulation;
+        self.ctx.accumulation = accumulation;
         let batch = self.sampler.batch;
         let micro = self.sampler.micro_slots();
-        let recompute = cut.recompute;
-        let message = FromWorker::BatchChosen { batch, micro, accumulation, recompute, reason: cut.reason };
+        let recompute = plan.recompute;
+        let message = FromWorker::BatchChosen { batch, micro, accumulation, recompute, reason: plan.reason };
         if !news {
             return Ok(());
         }
@@ -154,121 +154,122 @@ impl Round<'_> {
 
     /// How all ranks compute their shares: as the one with the least memory can. Measured once for each size of a share, on the first
     /// rows it is to compute. One collective.
-    fn measure_cut(&mut self) -> Result<Cut, SessionError> {
-        let host = self.host;
+    fn measure_micro_batches(&mut self) -> Result<MicroBatchPlan, SessionError> {
+        let training = self.training;
         let state = &mut *self.state;
         let whole = Sampler { accumulation: 1, ..self.sampler.clone() };
-        if state.cut.as_ref().is_none_or(|cut| cut.share != whole.slots()) {
-            let index = host.data.rows(Split::Train);
+        if state.plan.as_ref().is_none_or(|plan| plan.share != whole.slots()) {
+            let index = training.data.rows(Split::Train);
             let ordinals = whole.share(state.progress.position).ordinals;
             let rows: Vec<u64> = ordinals.into_iter().map(|ordinal| index.at(ordinal)).collect();
-            let batch = host.data.gather_rows(&rows, host.device)?;
-            state.poisoned.leave_out_of(&batch)?;
+            let batch = training.data.gather_rows(&rows, training.device)?;
+            state.excluded.leave_out_of(&batch)?;
             let (_, parts) = state.learner.split();
-            state.cut = Some(micro_batch::measure(&host.config.train, &parts, &self.place, &batch, self.task.local)?);
+            state.plan =
+                Some(micro_batch::measure(&training.config.train, &parts, &self.ctx, &batch, self.task.local)?);
         }
-        let Some(own) = &state.cut else { unreachable!("it was just measured") };
-        micro_batch::agree(own, &self.place)
+        let Some(own) = &state.plan else { unreachable!("it was just measured") };
+        micro_batch::agree(own, &self.ctx)
     }
 
     /// One optimizer step, and what is wished after it.
-    fn step(&mut self, prefetch: &Prefetch, first: bool) -> Result<Wish, SessionError> {
-        let host = self.host;
+    fn step(&mut self, prefetch: &Prefetch, first: bool) -> Result<AfterStep, SessionError> {
+        let training = self.training;
         let state = &mut *self.state;
         let _ = state.pace.watch.lap_ms();
         let batch = prefetch.next(state.progress.position)?;
         let waited = state.pace.watch.lap_ms();
-        state.poisoned.leave_out_of(&batch)?;
+        state.excluded.leave_out_of(&batch)?;
         // What it costs to ask for the copy is not waiting: the device still computes the step before.
-        let batch = batch.to_device(host.device)?;
-        if first && host.config.train.accumulation > 0 {
-            state.learner.unpack(self.place.group)?;
+        let batch = batch.to_device(training.device)?;
+        if first && training.config.train.accumulation > 0 {
+            state.learner.unshard(self.ctx.group)?;
             let (_, parts) = state.learner.split();
-            state.learner.recompute = micro_batch::recompute(&host.config.train, &parts, &self.place, &batch)?;
-            state.learner.pack()?;
-            if state.learner.recompute && host.config.train.recompute == Recompute::Auto {
+            state.learner.recompute = micro_batch::recompute(&training.config.train, &parts, &self.ctx, &batch)?;
+            state.learner.reshard()?;
+            if state.learner.recompute && training.config.train.recompute == Recompute::Auto {
                 let rows = self.sampler.micro_slots();
                 let decision = format!("activations are computed again: those of {rows} rows may not fit");
                 self.tell_from_first(FromWorker::Decided { decision })?;
             }
         }
-        self.enter_begun(&batch)?;
-        self.place.save = self.place.group.rank() == 0 && self.state.saver.alarm.rings();
-        self.place.copying = self.state.saver.copying();
-        let mut done = self.attempt(&batch, first)?;
+        self.log_begun(&batch)?;
+        self.ctx.save = self.ctx.group.rank() == 0 && self.state.saver.alarm.rings();
+        self.ctx.copying = self.state.saver.copying();
+        let mut done = self.compute_step(&batch, first)?;
         let state = &mut *self.state;
-        state.saver.settle(false, self.place.reporter)?;
+        state.saver.settle(false, self.ctx.reporter)?;
         state.sums.add(&done.control, &done.grad_norm, &done.taken)?;
         state.progress.step += 1;
         state.progress.position = self.sampler.after(state.progress.position);
-        if decide::save_due(state.progress.step, host.config.train.checkpoint_every_steps) {
+        if decide::save_due(state.progress.step, training.config.train.checkpoint_every_steps) {
             state.progress.due = state.progress.step;
         }
-        self.place.reporter.mark(Phase::Compute, state.progress.step);
-        self.enter_done()?;
+        self.ctx.reporter.mark(Phase::Compute, state.progress.step);
+        self.log_done()?;
         let state = &mut *self.state;
-        let look = host.device == Device::Cpu || state.progress.step.is_multiple_of(DEVICE_LOOK_EVERY);
-        let wish = if look { self.look(&done)? } else { Wish::GoOn };
+        let is_due = training.device == Device::Cpu || state.progress.step.is_multiple_of(DEVICE_LOOK_EVERY);
+        let then = if is_due { self.read_control(&done)? } else { AfterStep::Continue };
         done.times.data = waited;
         let state = &mut *self.state;
-        self.place.reporter.waited(self.place.group.waited());
+        self.ctx.reporter.waited(self.ctx.group.waited());
         let total = waited + state.pace.watch.lap_ms();
         state.pace.note(&done.times, total, batch_samples(&self.sampler, state.progress.position.step));
         if first {
             // The step is done when it is done everywhere: a newcomer's takes longest.
-            self.place.group.barrier(COLLECTIVE_WAIT_MAX)?;
+            self.ctx.group.barrier(COLLECTIVE_WAIT_MAX)?;
         }
         if let Some(hash) = done.program.as_ref().filter(|_| self.fresh) {
             self.tell_model(hash)?;
         }
-        if self.place.group.rank() == 0 && self.state.pace.throttle.due() {
+        if self.ctx.group.rank() == 0 && self.state.pace.throttle.due() {
             self.tell_step(&done)?;
         }
-        Ok(wish)
+        Ok(then)
     }
 
     /// Reads what the device is waited for: wishes, kernels all ranks have heard of, refused steps.
-    fn look(&mut self, done: &Stepped) -> Result<Wish, SessionError> {
+    fn read_control(&mut self, done: &Stepped) -> Result<AfterStep, SessionError> {
         let control = Vec::<f64>::try_from(done.control.f_to_device(Device::Cpu)?)?;
         // Before anything that may break the round: whoever did this step owes the checkpoint.
         if control[5] > 0.0 {
             self.state.progress.due = self.state.progress.step;
         }
-        self.place.kernels.agree(control[3], self.place.group.size());
+        self.ctx.kernels.agree(control[3], self.ctx.group.size());
         self.explain()?;
         Ok(match (control[2] > 0.0, control[4] > 0.0) {
-            (true, _) => Wish::Stop,
-            (false, true) => Wish::Leave,
-            (false, false) => Wish::GoOn,
+            (true, _) => AfterStep::StopRun,
+            (false, true) => AfterStep::LeaveRound,
+            (false, false) => AfterStep::Continue,
         })
     }
 
     /// Computes a step. On the CPU one that was refused because of rows is computed again without them.
-    fn attempt(&mut self, batch: &Batch, first: bool) -> Result<Stepped, SessionError> {
+    fn compute_step(&mut self, batch: &Batch, first: bool) -> Result<Stepped, SessionError> {
         let mut program = None;
         loop {
             let state = &mut *self.state;
             let step = state.progress.step;
             let position = state.progress.position;
-            let mut done = step::step(&mut state.learner, &self.place, batch, step, first && program.is_none())?;
+            let mut done = step::step(&mut state.learner, &self.ctx, batch, step, first && program.is_none())?;
             let sound = state.learner.precision.sound(&done.taken, &done.control.f_get(0)?)?;
-            state.refusals.note((step, position), batch, &sound);
+            state.nonfinite.note((step, position), batch, &sound);
             program = program.or(done.program.take());
             // A device is asked when it is waited for anyway.
-            if self.host.device != Device::Cpu || !self.explain()? {
+            if self.training.device != Device::Cpu || !self.explain()? {
                 return Ok(Stepped { program, ..done });
             }
-            self.state.poisoned.leave_out_of(batch)?;
+            self.state.excluded.leave_out_of(batch)?;
         }
     }
 
     /// Explains refused steps at which nobody has looked yet, and whether rows are left out from now on. Waits for the device.
     fn explain(&mut self) -> Result<bool, SessionError> {
-        let host = self.host;
+        let training = self.training;
         let state = &mut *self.state;
-        let data = Rows { order: &self.sampler, ids: host.data.ids() };
-        let explained = state.refusals.explain(&mut state.learner, &self.place, &data)?;
-        self.place.kernels.tell_news()?;
+        let data = Rows { order: &self.sampler, ids: training.data.ids() };
+        let explained = state.nonfinite.explain(&mut state.learner, &self.ctx, &data)?;
+        self.ctx.kernels.tell_news()?;
         if let Some(message) = explained.message {
             self.tell(FromWorker::Warned { message })?;
         }
@@ -279,45 +280,45 @@ impl Round<'_> {
         }
         let Some((step, position)) = explained.at.filter(|_| !explained.left_out.is_empty()) else { return Ok(false) };
         let global = self.sampler.global(position);
-        let index = host.data.rows(Split::Train);
+        let index = training.data.rows(Split::Train);
         let rows: Vec<u64> = explained.left_out.iter().map(|&place| index.at(global[place])).collect();
-        self.state.poisoned.add(rows.iter().copied());
+        self.state.excluded.add(rows.iter().copied());
         let id = |row: &u64| data.ids[*row as usize];
         let left_out = rows.iter().map(id).collect();
-        self.note(|| Line::LeftOut { left_out, step: step + 1, round: self.task.round })?;
-        let found = self.state.poisoned.count();
-        let limit = host.config.train.poisoned_rows_limit(index.len());
+        self.log_rows(|| Line::LeftOut { left_out, step: step + 1, round: self.task.round })?;
+        let found = self.state.excluded.count();
+        let limit = training.config.train.poisoned_rows_limit(index.len());
         if found > limit {
-            let first = nonfinite_cause::listed(self.state.poisoned.rows().iter().map(id));
-            return Err(SessionError::PoisonedRows { found, limit, first });
+            let first = nonfinite_cause::first_of(self.state.excluded.rows().iter().map(id));
+            return Err(SessionError::TooManyExcludedRows { found, limit, first });
         }
         Ok(true)
     }
 
     /// Into the ledger, before this rank contributes to a step.
-    fn enter_begun(&self, batch: &Batch) -> Result<(), SessionError> {
-        let ids = self.host.data.ids();
+    fn log_begun(&self, batch: &Batch) -> Result<(), SessionError> {
+        let ids = self.training.data.ids();
         let progress = &self.state.progress;
-        self.note(|| Line::Begun {
+        self.log_rows(|| Line::Begun {
             round: self.task.round,
             attempt: self.task.attempt.clone(),
             step: progress.step + 1,
             epoch: progress.position.epoch + 1,
-            rank: self.place.group.rank(),
+            rank: self.ctx.group.rank(),
             rows: batch.rows[..batch.real].iter().map(|&row| ids[row as usize]).collect(),
         })
     }
 
     /// Into the ledger, after a step.
-    fn enter_done(&self) -> Result<(), SessionError> {
+    fn log_done(&self) -> Result<(), SessionError> {
         let round = self.task.round;
         let attempt = self.task.attempt.clone();
-        self.note(|| Line::Done { done: self.state.progress.step, round, attempt })
+        self.log_rows(|| Line::Done { done: self.state.progress.step, round, attempt })
     }
 
     /// A line of the ledger, where there is one.
-    fn note(&self, line: impl FnOnce() -> Line) -> Result<(), SessionError> {
-        match self.host.ledger.as_ref().and_then(|ledger| ledger.write(&line())) {
+    fn log_rows(&self, line: impl FnOnce() -> Line) -> Result<(), SessionError> {
+        match self.training.ledger.as_ref().and_then(|ledger| ledger.write(&line())) {
             Some(message) => self.tell(FromWorker::Warned { message }),
             None => Ok(()),
         }
@@ -328,29 +329,30 @@ impl Round<'_> {
         if !self.state.progress.owes_validation() {
             return Ok(());
         }
-        let train = &self.host.config.train;
+        let train = &self.training.config.train;
         let Position { epoch, step: begun } = self.state.progress.position;
         let ends = begun == 0;
         let sums = self.state.sums.read()?;
         if ends && sums.landed == 0.0 {
             return Err(SessionError::Diverged { epoch, steps: sums.skipped as u64 });
         }
-        self.place.reporter.mark(Phase::Validate, self.state.progress.step);
-        let measured = self.with(Learner::swap_average, |round| round.measure_judged())?;
-        let error = self.error(&measured);
-        let (standing, verdict) = decide::judge(self.state.progress.standing, error, train.patience);
+        self.ctx.reporter.mark(Phase::Validate, self.state.progress.step);
+        let measured = self.with_weights(Learner::swap_average, |round| round.measure_validation())?;
+        let error = self.validation_error(&measured);
+        let (early_stopping, verdict) =
+            decide::early_stopping(self.state.progress.early_stopping, error, train.patience);
         let finished = verdict.stop || (ends && epoch >= train.epochs);
         let tail = if finished { self.measure_tail()? } else { None };
         let state = &mut *self.state;
         if verdict.best {
             state.progress.best_step = state.progress.step;
         }
-        state.progress.standing = standing;
+        state.progress.early_stopping = early_stopping;
         state.progress.stopped_early = verdict.stop;
         state.progress.finished = finished;
-        state.progress.judged = state.progress.step;
+        state.progress.validated = state.progress.step;
         state.progress.mean_won = false;
-        state.keep_what_was_judged()?;
+        state.keep_validated_as_best()?;
         let report = EpochReport {
             epoch: epoch + u64::from(!ends),
             part: if ends { 1.0 } else { begun as f64 / self.sampler.steps_per_epoch() as f64 },
@@ -372,11 +374,11 @@ impl Round<'_> {
             state.pace.begin_epoch();
         }
         self.tell_from_first(FromWorker::EpochEnded(Box::new(report)))?;
-        if self.place.group.rank() == 0 {
-            self.place.kernels.tell_calls()?;
+        if self.ctx.group.rank() == 0 {
+            self.ctx.kernels.tell_calls()?;
         }
         if finished {
-            self.elect(tail)?;
+            self.choose_kept_weights(tail)?;
         }
         if finished || (ends && decide::save_due(epoch, train.checkpoint_every)) {
             self.save(finished)?;
@@ -385,11 +387,11 @@ impl Round<'_> {
     }
 
     fn tell(&self, message: FromWorker) -> Result<(), SessionError> {
-        Ok(self.place.reporter.send(message)?)
+        Ok(self.ctx.reporter.send(message)?)
     }
 
     fn tell_from_first(&self, message: FromWorker) -> Result<(), SessionError> {
-        if self.place.group.rank() == 0 { self.tell(message) } else { Ok(()) }
+        if self.ctx.group.rank() == 0 { self.tell(message) } else { Ok(()) }
     }
 
     fn tell_model(&self, hash: &str) -> Result<(), SessionError> {
@@ -410,7 +412,7 @@ impl Round<'_> {
             program_hash: hash.to_owned(),
             batch: self.sampler.batch,
             steps_per_epoch,
-            steps_total: self.host.config.train.epochs * steps_per_epoch,
+            steps_total: self.training.config.train.epochs * steps_per_epoch,
         })
     }
 
@@ -430,24 +432,24 @@ impl Round<'_> {
 }
 
 /// See [`super::train::Training::rehearse`].
-pub(super) fn rehearse(host: &Host<'_>, state: &mut State, world: u32) -> Result<(), SessionError> {
+pub(super) fn rehearse(training: &TrainContext<'_>, state: &mut TrainState, world: u32) -> Result<(), SessionError> {
     let group: &dyn ProcessGroup = &Solo;
-    let mut sampler = Sampler { world: u64::from(world.max(1)), ..host.order.clone() };
-    if host.device != Device::Cpu {
+    let mut sampler = Sampler { world: u64::from(world.max(1)), ..training.order.clone() };
+    if training.device != Device::Cpu {
         // Another worker may be computing on this device: no more memory than libraries and kernels need.
         sampler.world = sampler.world.max(sampler.batch.div_ceil(REHEARSED_ROWS_MAX));
     }
-    if host.config.train.accumulation == 0 {
+    if training.config.train.accumulation == 0 {
         sampler.accumulation = sampler.micro_slots().div_ceil(REHEARSED_AT_ONCE_MAX);
     }
-    state.learner.take_precision(host.precision(&sampler, group)?)?;
-    state.learner.equip()?;
-    let place = host.place(group, &sampler);
-    let plan = host.plan(sampler);
-    let batch = Prefetch::start(plan, Position::default())?.next(Position::default())?.to_device(host.device)?;
+    state.learner.take_precision(training.precision(&sampler, group)?)?;
+    state.learner.allocate()?;
+    let ctx = training.step_context(group, &sampler);
+    let plan = training.plan(sampler);
+    let batch = Prefetch::start(plan, Position::default())?.next(Position::default())?.to_device(training.device)?;
     // A whole step, so that every kernel has run: it changes this learner, and another takes its place.
-    host.kernels.manager.untimed(|| step::step(&mut state.learner, &place, &batch, 0, false))?;
-    state.learner = host.learner()?;
+    training.kernels.manager.untimed(|| step::step(&mut state.learner, &ctx, &batch, 0, false))?;
+    state.learner = training.learner()?;
     Ok(())
 }
 

@@ -11,14 +11,14 @@
 //! **Invariant:** a replay takes part in no collective and changes nothing but the gradient storage, which the next step clears,
 //! and the weights' low-precision copies, which are refreshed.
 
-use super::step::{Place, loss};
+use super::step::{StepContext, loss};
 use crate::{
     collective,
     data::{Batch, Position, Sampler},
     session::{
         SessionError, agree,
         learner::Learner,
-        nonfinite_cause::{End, Found},
+        nonfinite_cause::{End, NonfiniteCause},
     },
 };
 use enn_core::{
@@ -37,7 +37,7 @@ const SEARCHES_MAX: usize = 4;
 const REPLAYS_MAX: u64 = 8;
 
 /// A step that was done.
-struct Done {
+struct DoneStep {
     /// Steps done before it, and its place in the order of samples.
     at: (u64, Position),
     batch: Batch,
@@ -66,12 +66,12 @@ pub struct Explained {
 
 /// The last steps, and how many were replayed.
 #[derive(Default)]
-pub struct Refusals {
-    last: VecDeque<Done>,
+pub struct NonfiniteSteps {
+    last: VecDeque<DoneStep>,
     replays: u64,
 }
 
-impl Refusals {
+impl NonfiniteSteps {
     /// The steps remembered are explained no more: other ranks may not remember them.
     pub fn forget(&mut self) {
         self.last.clear();
@@ -95,17 +95,17 @@ impl Refusals {
         if self.last.len() >= STEPS_MAX {
             self.last.pop_front();
         }
-        self.last.push_back(Done { at, batch: batch.shallow_clone(), sound: sound.shallow_clone() });
+        self.last.push_back(DoneStep { at, batch: batch.shallow_clone(), sound: sound.shallow_clone() });
     }
 
     /// Reads the flags of the steps remembered, and explains the first that was refused. Waits for the device.
     ///
     /// # Errors
-    /// [`SessionError::Poisoned`] when a weight is not finite: only a checkpoint helps. What libtorch says.
+    /// [`SessionError::NonfiniteWeight`] when a weight is not finite: only a checkpoint helps. What libtorch says.
     pub fn explain(
         &mut self,
         learner: &mut Learner,
-        place: &Place<'_>,
+        ctx: &StepContext<'_>,
         rows: &Rows<'_>,
     ) -> Result<Explained, SessionError> {
         let last = std::mem::take(&mut self.last);
@@ -120,28 +120,28 @@ impl Refusals {
         let step = done.at.0;
         let batch = &done.batch;
         let now = last.back().map_or(step, |last| last.at.0);
-        learner.unpack(place.group)?;
+        learner.unshard(ctx.group)?;
         learner.grads.fill()?;
-        let replay = replay(learner, place, batch, step)?;
-        learner.pack()?;
+        let replay = replay(learner, ctx, batch, step)?;
+        learner.reshard()?;
         let samples = rows.order.samples(done.at.1) as usize;
-        let ballot = Ballot { first: place.first_row as usize, real: batch.real, samples };
-        let (cooled, left_out) = vote(learner, place, &replay, (&ballot, now))?;
+        let ballot = Ballot { first: ctx.first_row as usize, real: batch.real, samples };
+        let (cooled, left_out) = vote(learner, ctx, &replay, (&ballot, now))?;
         if !cooled && left_out.is_empty() {
             self.replays += 1;
         }
         let own = replay.suspected.iter().filter(|slot| left_out.binary_search(&ballot.place(**slot)).is_ok());
         let own: BTreeSet<i64> = own.map(|slot| rows.ids[batch.rows[*slot] as usize]).collect();
-        let message = replay.found.map(|found| found.told(&learner.params, step, &own)).transpose()?;
+        let message = replay.found.map(|found| found.sentence(&learner.params, step, &own)).transpose()?;
         Ok(Explained { at: Some(done.at), left_out, message })
     }
 }
 
 /// What a replay gave.
 #[derive(Default)]
-struct Replay {
+struct ReplayFindings {
     /// The first cause.
-    found: Option<Found>,
+    found: Option<NonfiniteCause>,
     /// The dotted paths of all places of the model, in the order of its code: the same on every rank.
     places: Vec<String>,
     /// Slots of rows without which a step is finite that is not finite with them.
@@ -149,11 +149,16 @@ struct Replay {
 }
 
 /// Replays a step's share of this rank.
-fn replay(learner: &mut Learner, place: &Place<'_>, batch: &Batch, step: u64) -> Result<Replay, SessionError> {
-    let mut replay = Replay::default();
+fn replay(
+    learner: &mut Learner,
+    ctx: &StepContext<'_>,
+    batch: &Batch,
+    step: u64,
+) -> Result<ReplayFindings, SessionError> {
+    let mut replay = ReplayFindings::default();
     let batch = batch.duplicate()?;
-    for micro in 0..place.accumulation {
-        search(learner, place, &batch, (step, micro), &mut replay)?;
+    for micro in 0..ctx.accumulation {
+        search(learner, ctx, &batch, (step, micro), &mut replay)?;
     }
     Ok(replay)
 }
@@ -161,15 +166,15 @@ fn replay(learner: &mut Learner, place: &Place<'_>, batch: &Batch, step: u64) ->
 /// Replays a micro-batch until it is finite, each time without the rows suspected so far, which lose their weight in `batch`.
 fn search(
     learner: &mut Learner,
-    place: &Place<'_>,
+    ctx: &StepContext<'_>,
     batch: &Batch,
     (step, micro): (u64, u64),
-    replay: &mut Replay,
+    replay: &mut ReplayFindings,
 ) -> Result<(), SessionError> {
-    let slots = batch.rows.len() / place.accumulation as usize;
+    let slots = batch.rows.len() / ctx.accumulation as usize;
     let mut suspected = Vec::new();
     for _ in 0..SEARCHES_MAX {
-        let Some(found) = run(learner, place, batch, (step, micro), &mut replay.places)? else {
+        let Some(found) = run(learner, ctx, batch, (step, micro), &mut replay.places)? else {
             replay.suspected.append(&mut suspected);
             return Ok(());
         };
@@ -192,25 +197,25 @@ fn search(
 /// Runs a micro-batch once more, operation by operation beside the plain references.
 fn run(
     learner: &mut Learner,
-    place: &Place<'_>,
+    ctx: &StepContext<'_>,
     batch: &Batch,
     (step, micro): (u64, u64),
     places: &mut Vec<String>,
-) -> Result<Option<Found>, SessionError> {
+) -> Result<Option<NonfiniteCause>, SessionError> {
     learner.grads.zero()?;
-    let bisect = Bisect::new(&place.kernels.manager);
+    let bisect = Bisect::new(&ctx.kernels.manager);
     let (_, parts) = learner.split();
-    let mut cx = Cx::train(parts.params, place.seed, step);
+    let mut cx = Cx::train(parts.params, ctx.seed, step);
     cx.set_launcher(&bisect);
     cx.set_recompute(parts.recompute);
     parts.precision.enter(&cx)?;
     let inputs = [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask].map(|raw| cx.input(raw.shallow_clone()));
-    let loss = loss(&cx, inputs.each_ref(), (&parts, place), micro)?;
+    let loss = loss(&cx, inputs.each_ref(), (&parts, ctx), micro)?;
     let records = || cx.with_program(|program| program.recs().len());
     let forward = records();
     cx.backward(&loss.sum, parts.grads, &mut |_: BucketId, _: &Tensor| -> Result<(), HookError> { Ok(()) })?;
     *places = cx.with_program(Program::places);
-    Ok(Found::of(&cx, &bisect, &[End { loss: loss.sum.val(), backward: forward..records() }]))
+    Ok(NonfiniteCause::of(&cx, &bisect, &[End { loss: loss.sum.val(), backward: forward..records() }]))
 }
 
 /// Where this rank's share is in the global batch.
@@ -232,8 +237,8 @@ impl Ballot {
 /// whether there are such places, and the rows' places in the global batch. One collective.
 fn vote(
     learner: &mut Learner,
-    place: &Place<'_>,
-    replay: &Replay,
+    ctx: &StepContext<'_>,
+    replay: &ReplayFindings,
     (ballot, now): (&Ballot, u64),
 ) -> Result<(bool, Vec<usize>), SessionError> {
     let places = replay.places.len();
@@ -244,7 +249,7 @@ fn vote(
     for slot in &replay.suspected {
         votes[places + ballot.place(*slot)] = 1.0;
     }
-    let votes = collective::sum(place.group, place.device, &votes)?;
+    let votes = collective::sum(ctx.group, ctx.device, &votes)?;
     let (low, rows) = votes.split_at(places);
     let cooled = low.iter().any(|votes| *votes > 0.0);
     for (path, _) in replay.places.iter().zip(low).filter(|(_, votes)| **votes > 0.0) {

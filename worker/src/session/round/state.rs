@@ -1,19 +1,19 @@
 //! What a training changes from step to step, and how it is saved, transferred and restored.
 
-use super::{micro_batch::Cut, nonfinite_step::Refusals, pace::Pace, task::Outcome};
+use super::{micro_batch::MicroBatchPlan, nonfinite_step::NonfiniteSteps, pace::Pace, task::Outcome};
 use crate::{
     checkpoint::{Named, Placed},
     data::Sampler,
     session::{
         SessionError,
         checkpointing::saver::Saver,
-        excluded_rows::Poisoned,
+        excluded_rows::ExcludedRows,
         learner::{Counts, Learner},
         memory::portion::Portion,
         progress::{EpochSums, Progress},
         recovery::{
-            shard_recovery::Left,
-            state_transfer::{Held, Standing},
+            shard_recovery::KeptState,
+            state_transfer::{LocalState, StepPosition},
         },
     },
 };
@@ -21,17 +21,17 @@ use enn_common::metrics::Metrics;
 use std::{collections::BTreeMap, path::Path};
 
 /// What training is about.
-pub(crate) struct State {
+pub(crate) struct TrainState {
     pub(crate) learner: Learner,
     pub(crate) progress: Progress,
     pub(crate) sums: EpochSums,
-    pub(crate) refusals: Refusals,
-    pub(crate) poisoned: Poisoned,
+    pub(crate) nonfinite: NonfiniteSteps,
+    pub(crate) excluded: ExcludedRows,
     pub(crate) saved_step: Option<u64>,
     pub(crate) saver: Saver,
     pub(crate) pace: Pace,
     /// What fitted into this rank's memory when it was measured last.
-    pub(crate) cut: Option<Cut>,
+    pub(crate) plan: Option<MicroBatchPlan>,
     /// Rows computed at once where weights are judged.
     pub(crate) portion: Portion,
     /// Micro-batches a step, as all ranks agreed, before any was split because memory was short.
@@ -40,55 +40,55 @@ pub(crate) struct State {
     pub(crate) begun: bool,
     /// A round broke that left nothing whole: the next one begins with another state.
     pub(crate) broken: bool,
-    pub(crate) left: Left,
+    pub(crate) kept: KeptState,
     /// What was said last of how the ranks share the state.
-    pub(crate) told: Option<String>,
+    pub(crate) reported_strategy: Option<String>,
 }
 
-impl State {
+impl TrainState {
     pub(crate) fn outcome(&self, stopped: bool, split: BTreeMap<String, Metrics>) -> Outcome {
         Outcome { stopped, epoch: self.progress.position.epoch, step: self.progress.step, split }
     }
 
     /// What this rank comes with into a round.
-    pub(crate) fn held(&self) -> Held {
-        match &self.left {
-            _ if self.begun => Held::Whole(Standing::of(&self.progress)),
-            Left::Nothing => Held::Nothing,
-            Left::Spoilt(share) => Held::Spoilt(*share),
-            Left::Share(remains) => Held::Share(remains.standing, remains.share),
+    pub(crate) fn local_state(&self) -> LocalState {
+        match &self.kept {
+            _ if self.begun => LocalState::Whole(StepPosition::of(&self.progress)),
+            KeptState::Nothing => LocalState::Nothing,
+            KeptState::Unusable(share) => LocalState::Unusable(*share),
+            KeptState::Shard(shard) => LocalState::Shard(shard.position, shard.share),
         }
     }
 
     /// After a round in which the ranks shared the state: this rank's share of the last whole step, if it is of use.
-    pub(crate) fn left_share(&mut self, order: &Sampler) -> Left {
+    pub(crate) fn kept_shard(&mut self, order: &Sampler) -> KeptState {
         let share = self.learner.weights.share();
-        if !self.learner.claim_share() {
-            return Left::Spoilt(share);
+        if !self.learner.recover_shard() {
+            return KeptState::Unusable(share);
         }
-        Left::of(share, Standing::of(&self.progress), self.shares(order))
+        KeptState::of(share, StepPosition::of(&self.progress), self.checkpoint_parts(order))
     }
 
     /// All there is, by name, of a learner that keeps everything.
     pub(crate) fn named(&self, order: &Sampler) -> Result<Vec<Named>, SessionError> {
-        Ok(self.shares(order)?.0)
+        Ok(self.checkpoint_parts(order)?.0)
     }
 
     /// What every rank has, by name, and what only this one has.
-    pub(crate) fn shares(&self, order: &Sampler) -> Result<(Vec<Named>, Vec<Placed>), SessionError> {
-        let (mut items, own) = self.learner.shares()?;
+    pub(crate) fn checkpoint_parts(&self, order: &Sampler) -> Result<(Vec<Named>, Vec<Placed>), SessionError> {
+        let (mut items, own) = self.learner.checkpoint_parts()?;
         items.extend(self.progress.named(&self.sums, order));
-        items.extend(self.poisoned.named());
+        items.extend(self.excluded.named());
         Ok((items, own))
     }
 
     /// As best weights the average that was just judged, if it is the best, or the mean over the last steps, if that won.
-    pub(crate) fn keep_what_was_judged(&mut self) -> Result<(), SessionError> {
+    pub(crate) fn keep_validated_as_best(&mut self) -> Result<(), SessionError> {
         let progress = &self.progress;
         if progress.mean_won {
             return self.learner.keep_tail_as_best();
         }
-        if progress.best_step == progress.judged {
+        if progress.best_step == progress.validated {
             return self.learner.keep_average_as_best();
         }
         Ok(())
@@ -103,8 +103,8 @@ impl State {
     ) -> Result<(), SessionError> {
         let every = self.progress.every;
         self.progress = Progress { every, ..Progress::restore(saved, &mut self.sums, order, from)? };
-        self.refusals = Refusals::after(self.progress.replays);
-        self.poisoned = Poisoned::restore(saved)?;
+        self.nonfinite = NonfiniteSteps::after(self.progress.replays);
+        self.excluded = ExcludedRows::restore(saved)?;
         // The progress counts completed epochs, the sums the one that is under way.
         let skipped = self.progress.skipped + self.sums.read()?.skipped as u64;
         self.learner.restore(saved, Counts { steps: self.progress.step, skipped })

@@ -32,7 +32,7 @@ use std::cell::{Cell, RefCell};
 use tch::{Device, Kind, Tensor as Raw};
 
 /// Where a step runs.
-pub struct Place<'a> {
+pub struct StepContext<'a> {
     /// The other ranks.
     pub group: &'a dyn ProcessGroup,
     /// Whoever listens.
@@ -77,7 +77,7 @@ pub struct Stepped {
 
 /// The group as a step's collectives: what was begun is kept until it is waited for.
 struct Reduction<'a> {
-    place: &'a Place<'a>,
+    ctx: &'a StepContext<'a>,
     step: u64,
     pending: Pending,
     /// Sums over ranks with the same share: nothing of the backward pass waits for them.
@@ -86,53 +86,53 @@ struct Reduction<'a> {
 
 impl Collectives for Reduction<'_> {
     fn ranks(&self) -> u32 {
-        self.place.group.size()
+        self.ctx.group.size()
     }
 
     fn pauses(&self) -> bool {
-        self.ranks() > 1 || self.place.holds
+        self.ranks() > 1 || self.ctx.holds
     }
 
     fn flops_per_byte(&self) -> f64 {
-        self.place.group.flops_per_byte()
+        self.ctx.group.flops_per_byte()
     }
 
     fn norms_of(&self, array: &Raw) -> Option<Raw> {
-        self.place.group.norms_of(array)
+        self.ctx.group.norms_of(array)
     }
 
     fn intact(&self) -> Result<(), HookError> {
-        Ok(self.place.group.intact()?)
+        Ok(self.ctx.group.intact()?)
     }
 
     fn all_reduce(&self, tensor: &Raw) -> Result<(), HookError> {
-        self.pending.keep(self.place.group.all_reduce_sum(tensor)?);
+        self.pending.keep(self.ctx.group.all_reduce_sum(tensor)?);
         Ok(())
     }
 
     fn copies(&self) -> u32 {
-        self.place.group.mesh().map_or(1, |mesh| mesh.across.size())
+        self.ctx.group.mesh().map_or(1, |mesh| mesh.across.size())
     }
 
     fn all_reduce_shares(&self, tensor: &Raw) -> Result<(), HookError> {
-        self.pending.keep(sharing(self.place.group).all_reduce_sum(tensor)?);
+        self.pending.keep(sharing(self.ctx.group).all_reduce_sum(tensor)?);
         Ok(())
     }
 
     fn all_reduce_copies(&self, tensor: &Raw) -> Result<(), HookError> {
-        if let Some(mesh) = self.place.group.mesh() {
+        if let Some(mesh) = self.ctx.group.mesh() {
             self.across.keep(mesh.across.all_reduce_sum(tensor)?);
         }
         Ok(())
     }
 
     fn reduce_scatter(&self, whole: &Raw) -> Result<(), HookError> {
-        self.pending.keep(sharing(self.place.group).reduce_scatter_sum(whole)?);
+        self.pending.keep(sharing(self.ctx.group).reduce_scatter_sum(whole)?);
         Ok(())
     }
 
     fn all_gather(&self, whole: &Raw) -> Result<(), HookError> {
-        self.pending.keep(sharing(self.place.group).all_gather(whole)?);
+        self.pending.keep(sharing(self.ctx.group).all_gather(whole)?);
         Ok(())
     }
 
@@ -141,7 +141,7 @@ impl Collectives for Reduction<'_> {
     }
 
     fn wait(&self) -> Result<(), HookError> {
-        if self.place.device.is_cuda() && graph::records()? {
+        if self.ctx.device.is_cuda() && graph::records()? {
             // The host of a graph waits for nothing: Training::mend takes the state for lost after a cut.
             for begun in [&self.pending, &self.across] {
                 begun.order(COLLECTIVE_WAIT_MAX)?;
@@ -149,13 +149,13 @@ impl Collectives for Reduction<'_> {
             }
             return Ok(());
         }
-        self.place.reporter.mark(Phase::Collective, self.step);
+        self.ctx.reporter.mark(Phase::Collective, self.step);
         // The host waits, also for a device: what follows changes weights, and a sum that was cut must not.
         self.pending.wait(COLLECTIVE_WAIT_MAX)?;
         self.across.wait(COLLECTIVE_WAIT_MAX)?;
         // The state is changed after a checkpoint of it was copied; the host goes on meanwhile.
-        self.place.copying.as_ref().map_or(Ok(()), Copier::hold)?;
-        self.place.reporter.mark(Phase::Compute, self.step);
+        self.ctx.copying.as_ref().map_or(Ok(()), Copier::hold)?;
+        self.ctx.reporter.mark(Phase::Compute, self.step);
         Ok(())
     }
 }
@@ -194,24 +194,24 @@ impl Laps<'_> {
 /// Those of the model, of libtorch and of the collectives.
 pub fn step(
     learner: &mut Learner,
-    place: &Place<'_>,
+    ctx: &StepContext<'_>,
     batch: &Batch,
     step: u64,
     first: bool,
 ) -> Result<Stepped, SessionError> {
     let watch = RefCell::new(Stopwatch::start());
     let times = Cell::default();
-    let laps = Laps { reporter: place.reporter, watch, times };
+    let laps = Laps { reporter: ctx.reporter, watch, times };
     let lr = learner.schedule.rate(step);
-    place.reporter.mark(Phase::Compute, step);
-    let wish = if place.reporter.stop_requested() { 1.0 } else { 0.0 };
-    let waiting = if place.kernels.listen(step) { 1.0 } else { 0.0 };
-    let leave = if place.reporter.leave_requested() { 1.0 } else { 0.0 };
-    let save = if place.save { 1.0 } else { 0.0 };
-    let numbers = Raw::f_from_slice(&[wish, lr, waiting, leave, save])?.f_to_device(place.device)?;
+    ctx.reporter.mark(Phase::Compute, step);
+    let wish = if ctx.reporter.stop_requested() { 1.0 } else { 0.0 };
+    let waiting = if ctx.kernels.listen(step) { 1.0 } else { 0.0 };
+    let leave = if ctx.reporter.leave_requested() { 1.0 } else { 0.0 };
+    let save = if ctx.save { 1.0 } else { 0.0 };
+    let numbers = Raw::f_from_slice(&[wish, lr, waiting, leave, save])?.f_to_device(ctx.device)?;
     let data = [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask];
     let inputs = data.into_iter().map(Raw::shallow_clone).chain([numbers]).collect();
-    let reduction = Reduction { place, step, pending: Pending::default(), across: Pending::default() };
+    let reduction = Reduction { ctx, step, pending: Pending::default(), across: Pending::default() };
     let mut part = Part::Forward;
     let mut watch = |now: Part| {
         if now != part {
@@ -225,27 +225,27 @@ pub fn step(
     let (executor, parts) = learner.split();
     let request = Request {
         leaves: parts.params,
-        seed: place.seed,
+        seed: ctx.seed,
         step,
-        launcher: &place.kernels.manager,
+        launcher: &ctx.kernels.manager,
         collectives: Some(&reduction),
         inputs,
         watch: Some(&mut watch),
-        observer: place.profile.and_then(|profile| profile.next(step)),
+        observer: ctx.profile.and_then(|profile| profile.next(step)),
     };
     let program = RefCell::new(None);
     let ran = executor.step(request, |cx, inputs| {
         let compare = |cx: &Cx<'_>| {
             let hash = cx.program_hash();
             // Which kernel ran may differ in the very step in which a rank finds one wrong.
-            agree(place.group, place.device, "recorded program", cx.with_program(Program::structure_hash).as_bytes())?;
+            agree(ctx.group, ctx.device, "recorded program", cx.with_program(Program::structure_hash).as_bytes())?;
             program.replace(Some(hash));
             Ok(())
         };
-        code(cx, inputs, (&parts, place), (&laps, if first { Some(&compare) } else { None }))
+        code(cx, inputs, (&parts, ctx), (&laps, if first { Some(&compare) } else { None }))
     })?;
     laps.end(Part::Optim);
-    place.kernels.ran(ran.mode, executor.plan().map(|plan| plan.hash()));
+    ctx.kernels.ran(ran.mode, executor.plan().map(|plan| plan.hash()));
     let mut outputs = ran.outputs.into_iter();
     let (Some(control), Some(grad_norm), Some(taken)) = (outputs.next(), outputs.next(), outputs.next()) else {
         unreachable!("the code of a step gives three values");
@@ -259,13 +259,13 @@ pub fn step(
 pub(crate) fn loss(
     cx: &Cx<'_>,
     [x, x_mask, y, y_mask]: [&Tensor; 4],
-    (learner, place): (&Parts<'_>, &Place<'_>),
+    (learner, ctx): (&Parts<'_>, &StepContext<'_>),
     micro: u64,
 ) -> Result<BatchLoss, SessionError> {
-    let slots = x.dim(0) / place.accumulation.cast_signed();
+    let slots = x.dim(0) / ctx.accumulation.cast_signed();
     let cut = |t: &Tensor| functional::narrow(cx, t, 0, micro.cast_signed() * slots, slots);
     // Dropout follows the rows of the global batch, so that it is the same in every world.
-    cx.set_rows(place.first_row + micro * slots.cast_unsigned(), slots.cast_unsigned());
+    cx.set_rows(ctx.first_row + micro * slots.cast_unsigned(), slots.cast_unsigned());
     let output = learner.model.forward(cx, &cut(x)?, &cut(x_mask)?)?;
     let targets = learner.model.targets(cx, &cut(y)?, &cut(y_mask)?)?;
     Ok(learner.objective.forward(cx, &output, &targets)?)
@@ -275,7 +275,7 @@ pub(crate) fn loss(
 fn code(
     cx: &Cx<'_>,
     inputs: &[Tensor],
-    (learner, place): (&Parts<'_>, &Place<'_>),
+    (learner, ctx): (&Parts<'_>, &StepContext<'_>),
     (laps, compare): (&Laps<'_>, Option<&Compare<'_>>),
 ) -> Result<Vec<Tensor>, SessionError> {
     let [x, x_mask, y, y_mask, numbers] = inputs else {
@@ -290,9 +290,9 @@ fn code(
     }
     let mut sums: Option<(Tensor, Tensor)> = None;
     let mut control = None;
-    for micro in 0..place.accumulation {
-        let last = micro + 1 == place.accumulation;
-        let loss = loss(cx, [x, x_mask, y, y_mask], (learner, place), micro)?;
+    for micro in 0..ctx.accumulation {
+        let last = micro + 1 == ctx.accumulation;
+        let loss = loss(cx, [x, x_mask, y, y_mask], (learner, ctx), micro)?;
         let wide = functional::cast(cx, &functional::detach(cx, &loss.sum)?, Kind::Double)?;
         let (sum, count) = match sums.take() {
             None => (wide, loss.count),

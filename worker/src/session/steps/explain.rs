@@ -10,7 +10,7 @@ use super::{
     StepParts, Steps,
     replay::{Given, Replay},
 };
-use crate::session::nonfinite_cause::Found;
+use crate::session::nonfinite_cause::NonfiniteCause;
 use enn_core::{
     autograd::{Cx, Tensor},
     error::OpError,
@@ -28,11 +28,11 @@ impl Steps {
     /// Whether a step was refused since the last look, and a replay is worth its time. Waits for the device.
     pub(super) fn is_refused(&mut self) -> Result<bool, OptimError> {
         let skipped = self.optimizer.skipped()?;
-        let refused = skipped > std::mem::replace(&mut self.refusals.seen, skipped);
+        let refused = skipped > std::mem::replace(&mut self.replay_state.seen, skipped);
         if !refused {
-            self.refusals.fruitless = 0;
+            self.replay_state.fruitless = 0;
         }
-        Ok(refused && self.refusals.fruitless < REPLAYS_MAX)
+        Ok(refused && self.replay_state.fruitless < REPLAYS_MAX)
     }
 
     /// Makes a refused step once more, and keeps what it finds. A kernel that is at fault is in quarantine on this rank then.
@@ -42,23 +42,24 @@ impl Steps {
         code: &mut impl FnMut(&Cx<'_>, &StepParts<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
     ) {
         let found = self.replay(given, code);
-        self.refusals.fruitless = match &found {
+        self.replay_state.fruitless = match &found {
             Some(found) if found.is_of_a_kernel() => 0,
-            _ => self.refusals.fruitless + 1,
+            _ => self.replay_state.fruitless + 1,
         };
         let Some(found) = found else { return };
         // Nothing runs in another precision because of it: ranks would have to agree.
-        let found = Found { low: None, ..found };
-        let cause = found.told(&self.params, given.number, &BTreeSet::new()).unwrap_or_else(|error| error.sentence());
+        let found = NonfiniteCause { low: None, ..found };
+        let cause =
+            found.sentence(&self.params, given.number, &BTreeSet::new()).unwrap_or_else(|error| error.sentence());
         tracing::warn!("{cause}");
-        self.refusals.cause = Some(cause);
+        self.replay_state.cause = Some(cause);
     }
 
     fn replay<E: From<OpError>>(
         &self,
         given: &Given,
         code: &mut impl FnMut(&Cx<'_>, &StepParts<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
-    ) -> Option<Found> {
+    ) -> Option<NonfiniteCause> {
         let Self { params, weights, kernels, grads, optimizer, precision, uncompared, .. } = self;
         let bisect = Bisect::new(kernels);
         let replay = Replay::default();
@@ -79,7 +80,7 @@ impl Steps {
             return None;
         }
         let ends = replay.ends.take();
-        let found = Found::of(&cx, &bisect, &ends)?;
+        let found = NonfiniteCause::of(&cx, &bisect, &ends)?;
         // Where the loss is finite, a gradient may have been too large for the loss scale only, which was halved.
         let backward = ends.iter().any(|end| end.backward.contains(&found.finding.record));
         let scaled = precision.has_scale() && backward && !found.is_of_a_kernel();

@@ -16,7 +16,7 @@ mod replay;
 use super::{
     SessionError, agree,
     precision::{self, Demand, Precision},
-    torchrun::Place,
+    torchrun::Member,
 };
 use crate::checkpoint::{self, Named};
 use enn_comm::ProcessGroup;
@@ -31,7 +31,7 @@ use enn_core::{
 };
 use enn_model::optim::{AdamW, AdamWSettings, Ema, FlatParams, OptimError, StepStats};
 use intents::Folder;
-use replay::{Given, Refusals, Replay};
+use replay::{Given, Replay, ReplayState};
 use std::{
     cell::Cell,
     path::{Path, PathBuf},
@@ -81,7 +81,7 @@ pub struct Steps {
     book: KernelBook,
     /// This rank and its device, until the ranks have compared what they recorded.
     uncompared: Cell<Option<(u32, Device)>>,
-    refusals: Refusals,
+    replay_state: ReplayState,
     seed: u64,
 }
 
@@ -104,35 +104,35 @@ impl Steps {
     ///
     /// # Errors
     /// A kernel that is not there, memory that is not there, other parameters on another rank, a lost rank.
-    pub fn new(declared: ParamBuilder, place: &Place, setup: Setup) -> Result<Self, SessionError> {
-        let mut params = declared.build(setup.seed, place.device)?;
+    pub fn new(declared: ParamBuilder, member: &Member, setup: Setup) -> Result<Self, SessionError> {
+        let mut params = declared.build(setup.seed, member.device)?;
         let weights = FlatParams::of(&params);
         let shapes = format!("{:?}", weights.shapes().collect::<Vec<_>>());
-        agree::agree(place.group.as_ref(), place.device, "parameters", shapes.as_bytes())?;
+        agree::agree(member.group.as_ref(), member.device, "parameters", shapes.as_bytes())?;
         let mut grads = GradBuckets::new(&params)?;
-        grads.move_to(&params, |flat| Ok::<_, SessionError>(place.group.shared_like(flat)?))?;
-        let precision = Precision::decide(setup.precision, setup.demand, place.device, place.group.as_ref())?;
+        grads.move_to(&params, |flat| Ok::<_, SessionError>(member.group.shared_like(flat)?))?;
+        let precision = Precision::decide(setup.precision, setup.demand, member.device, member.group.as_ref())?;
         if let Some(kind) = precision.copies() {
             params.keep_shadows(kind)?;
         }
         let optimizer = AdamW::new(&weights, setup.optimizer)?;
-        let folder = Folder::of(&place.environment);
+        let folder = Folder::of(&member.environment);
         let intents: Box<dyn Intents> = match &folder {
             Some(folder) => Box::new(folder.intents()),
             None => Box::new(NoIntents),
         };
         let kernels = Manager::new(setup.kernels, setup.extras, intents)?;
         let crashed = folder.as_ref().map(Folder::crashed).unwrap_or_default();
-        let crashed = told(place.group.as_ref(), place.device, &crashed)?;
+        let crashed = exchange_faults(member.group.as_ref(), member.device, &crashed)?;
         if let Some(folder) = &folder {
             folder.keep(&crashed);
         }
-        let profile = setup.profile.map(|folder| Profile::new(folder, place.rank(), place.device));
+        let profile = setup.profile.map(|folder| Profile::new(folder, member.rank(), member.device));
         let executor = Executor::new(setup.limit);
         let seed = setup.seed;
         let book = KernelBook::default();
-        let refusals = Refusals::default();
-        let uncompared = Cell::new(Some((place.rank(), place.device)));
+        let replay_state = ReplayState::default();
+        let uncompared = Cell::new(Some((member.rank(), member.device)));
         let mut steps = Self {
             params,
             weights,
@@ -144,7 +144,7 @@ impl Steps {
             profile,
             book,
             uncompared,
-            refusals,
+            replay_state,
             seed,
         };
         steps.leave_out(crashed);
@@ -172,13 +172,13 @@ impl Steps {
         if self.precision.advance(number) {
             self.executor.reset();
         }
-        if let Some(due) = self.refusals.due.take() {
+        if let Some(due) = self.replay_state.due.take() {
             self.explain(&due, &mut code);
         }
         let given = Given { number, inputs: inputs.iter().map(Raw::shallow_clone).collect() };
         let ran = self.make(collectives, number, inputs, &mut code)?;
         if self.params.device() != Device::Cpu {
-            self.refusals.last = Some(given);
+            self.replay_state.last = Some(given);
         } else if self.is_refused().map_err(unread)? {
             self.explain(&given, &mut code);
         }
@@ -214,7 +214,7 @@ impl Steps {
     /// Why a step was refused, in a sentence, where that was found since the last call: the operation, its place in the model, and
     /// the kernel, the weight or the rows that were not finite. Other ranks may have found another cause, or none.
     pub fn why_refused(&mut self) -> Option<String> {
-        self.refusals.cause.take()
+        self.replay_state.cause.take()
     }
 
     /// Puts kernels that any rank found wrong since the last call in quarantine on all ranks, from the next step on; those that
@@ -228,12 +228,12 @@ impl Steps {
         group: &dyn ProcessGroup,
         device: Device,
     ) -> Result<Vec<Quarantine>, SessionError> {
-        if self.refusals.last.is_some() && self.is_refused()? {
-            self.refusals.due = self.refusals.last.take();
+        if self.replay_state.last.is_some() && self.is_refused()? {
+            self.replay_state.due = self.replay_state.last.take();
         }
         let faults: Vec<KernelFault> =
             self.kernels.take_events().into_iter().filter_map(KernelEvent::into_fault).collect();
-        Ok(self.leave_out(told(group, device, &faults)?))
+        Ok(self.leave_out(exchange_faults(group, device, &faults)?))
     }
 
     /// Kernels that all ranks leave out.
@@ -247,9 +247,9 @@ impl Steps {
         for fault in faults {
             self.book.enter(fault, env!("CARGO_PKG_VERSION"));
         }
-        let told = self.book.quarantined();
-        self.kernels.begin(&told);
-        told.entries.into_iter().filter(|entry| entry.epoch > before).collect()
+        let quarantined = self.book.quarantined();
+        self.kernels.begin(&quarantined);
+        quarantined.entries.into_iter().filter(|entry| entry.epoch > before).collect()
     }
 
     /// Writes the profile, if one is wanted and not written yet.
@@ -280,8 +280,8 @@ impl Steps {
         // Refused steps are not in the optimizer's count.
         let taken = weights.first().and_then(|(name, _)| saved.get(&format!("optim.state.{name}.step")));
         let taken = taken.map_or(Ok(steps as f64), |taken| taken.f_double_value(&[]))? as u64;
-        self.refusals.seen = steps.saturating_sub(taken);
-        self.optimizer.restore(&self.weights, &saved, taken, self.refusals.seen)?;
+        self.replay_state.seen = steps.saturating_sub(taken);
+        self.optimizer.restore(&self.weights, &saved, taken, self.replay_state.seen)?;
         for (name, mut view) in weights {
             tch::no_grad(|| view.f_copy_(&saved[&format!("model.{name}")]))?;
         }
@@ -290,11 +290,15 @@ impl Steps {
 }
 
 /// What all ranks tell, in the same order on each, and each fault once.
-fn told(group: &dyn ProcessGroup, device: Device, mine: &[KernelFault]) -> Result<Vec<KernelFault>, SessionError> {
+fn exchange_faults(
+    group: &dyn ProcessGroup,
+    device: Device,
+    mine: &[KernelFault],
+) -> Result<Vec<KernelFault>, SessionError> {
     let mine = if mine.is_empty() { Vec::new() } else { serde_json::to_vec(mine).map_err(unexpected)? };
     let mut all: Vec<KernelFault> = Vec::new();
-    for told in agree::exchange(group, device, &mine)?.iter().filter(|told| !told.is_empty()) {
-        for fault in serde_json::from_slice::<Vec<KernelFault>>(told).map_err(unexpected)? {
+    for faults in agree::exchange(group, device, &mine)?.iter().filter(|faults| !faults.is_empty()) {
+        for fault in serde_json::from_slice::<Vec<KernelFault>>(faults).map_err(unexpected)? {
             if !all.contains(&fault) {
                 all.push(fault);
             }

@@ -16,7 +16,7 @@ pub(super) struct Given {
 
 /// What is known of refused steps.
 #[derive(Default)]
-pub(super) struct Refusals {
+pub(super) struct ReplayState {
     /// How many were looked at.
     pub(super) seen: u64,
     /// Replays in a row that found no kernel.

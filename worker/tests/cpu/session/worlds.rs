@@ -21,7 +21,7 @@ use enn_worker::{
         kernels::{KernelTask, Kernels},
         learner::Learner,
         precision::{Demand, Precision},
-        round::step::{Place, step},
+        round::step::{StepContext, step},
     },
 };
 use std::{collections::BTreeMap, net::Ipv4Addr, path::Path, time::Duration};
@@ -66,7 +66,7 @@ fn learn(config: &RunConfig, staged: &Path, group: &dyn ProcessGroup) -> Result<
     learner.share_gradients(group).unwrap();
     let recorder = Recorder::default();
     let kernels = Kernels::new(config, &KernelTask::default(), &recorder).unwrap();
-    let place = Place {
+    let place = StepContext {
         group,
         reporter: &recorder,
         kernels: &kernels,
@@ -169,10 +169,10 @@ fn a_rank_that_keeps_a_share_makes_and_wants_no_more() {
         let shares = ranks(3, |group| {
             let mut learner = bare();
             assert_eq!(beside(&learner), 0);
-            learner.divide(group, strategy).unwrap();
+            learner.shard(group, strategy).unwrap();
             let own: usize = learner.weights.own().unwrap().iter().map(tch::Tensor::numel).sum();
             assert_eq!(beside(&learner), 4 * own, "{strategy:?}");
-            let (_, shared) = learner.wanted().unwrap();
+            let (_, shared) = learner.expected().unwrap();
             assert_eq!(shared.tensors.len(), arrays * learner.params.len(), "{strategy:?}");
             let wanted: usize = shared.boxes.iter().map(|part| part.tensor.numel()).sum();
             assert!(wanted <= arrays * own, "{strategy:?}");
@@ -186,7 +186,7 @@ fn a_rank_that_keeps_a_share_makes_and_wants_no_more() {
         );
     }
     let mut whole = bare();
-    whole.equip().unwrap();
+    whole.allocate().unwrap();
     assert!(beside(&whole) >= 4 * all);
 }
 

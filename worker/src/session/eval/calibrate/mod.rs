@@ -12,9 +12,9 @@ mod affine;
 mod intervals;
 mod sample;
 
-use super::evaluate::Judged;
+use super::evaluate::EvalModel;
 use crate::collective;
-use crate::session::{SessionError, agree, dataset::Dataset, excluded_rows::Poisoned};
+use crate::session::{SessionError, agree, dataset::Dataset, excluded_rows::ExcludedRows};
 use enn_comm::ProcessGroup;
 use enn_common::{
     config::train::{PointCalibration, TrainConfig},
@@ -39,14 +39,14 @@ pub(crate) struct Fitted {
 /// # Errors
 /// Those of the forward pass, of libtorch and of the collectives.
 pub(crate) fn fit(
-    judged: &Judged<'_>,
-    (data, left_out): (&Dataset, &Poisoned),
+    model: &EvalModel<'_>,
+    (data, left_out): (&Dataset, &ExcludedRows),
     train: &TrainConfig,
     (group, device): (&dyn ProcessGroup, Device),
 ) -> Result<Fitted, SessionError> {
     let levels = train.quantile_levels();
     let intervals = train.calibrate_intervals && levels.len() > 1;
-    let points = train.calibration != PointCalibration::Off && *judged.objective.head() != Head::Classes;
+    let points = train.calibration != PointCalibration::Off && *model.objective.head() != Head::Classes;
     let mut fitted = Fitted::default();
     if !intervals && !points {
         return Ok(fitted);
@@ -70,7 +70,7 @@ pub(crate) fn fit(
             return Ok(fitted);
         }
     }
-    let mut sample = sample::gather(judged, (data, left_out), (&rows, quantiles), (group, device))?;
+    let mut sample = sample::gather(model, (data, left_out), (&rows, quantiles), (group, device))?;
     let mut affine = None;
     let mut stretch = None;
     if points && !passes {
@@ -89,8 +89,8 @@ pub(crate) fn fit(
         }
     }
     if intervals {
-        let nominal = judged.objective.nominal().unwrap_or_default();
-        let drift = if in_time { drift(judged, data, nominal, (group, device))? } else { None };
+        let nominal = model.objective.nominal().unwrap_or_default();
+        let drift = if in_time { drift(model, data, nominal, (group, device))? } else { None };
         let found = intervals::fit(&sample, levels, drift.unwrap_or(1.0));
         fitted.decisions.push(found.decision(nominal, &sample, in_time, drift));
         stretch = Some(found.stretch);
@@ -101,7 +101,7 @@ pub(crate) fn fit(
 
 /// `Model::drift` of the staged rows. One collective.
 fn drift(
-    judged: &Judged<'_>,
+    model: &EvalModel<'_>,
     data: &Dataset,
     share: f64,
     (group, device): (&dyn ProcessGroup, Device),
@@ -111,7 +111,7 @@ fn drift(
         let (rows, held) = data.in_time(enn_model::model::DRIFT_ROWS_MAX, device)?;
         let rows =
             enn_model::model::RowTensors { x: &rows.x, x_valid: &rows.x_mask, y: &rows.y, y_valid: &rows.y_mask };
-        found = judged.model.drift(judged.params, rows, held, share)?.unwrap_or_default();
+        found = model.model.drift(model.params, rows, held, share)?.unwrap_or_default();
     }
     let found = collective::sum(group, device, &[found])?[0];
     Ok((found > 0.0).then_some(found))

@@ -4,8 +4,8 @@ use crate::collective::COLLECTIVE_WAIT_MAX;
 use crate::session::{
     SessionError,
     dataset::{Dataset, rows_within},
-    eval::evaluate::Judged,
-    excluded_rows::Poisoned,
+    eval::evaluate::EvalModel,
+    excluded_rows::ExcludedRows,
 };
 use enn_comm::ProcessGroup;
 use enn_common::staged::Split;
@@ -66,8 +66,8 @@ fn width(data: &Dataset, quantiles: usize) -> u64 {
 
 /// Gathers so many `quantiles` for each cell of [`rows`]. Two collectives.
 pub(crate) fn gather(
-    judged: &Judged<'_>,
-    (data, left_out): (&Dataset, &Poisoned),
+    model: &EvalModel<'_>,
+    (data, left_out): (&Dataset, &ExcludedRows),
     (rows, quantiles): (&[u64], usize),
     (group, device): (&dyn ProcessGroup, Device),
 ) -> Result<Sample, SessionError> {
@@ -79,18 +79,18 @@ pub(crate) fn gather(
         let compute = |part: Range<u64>| -> Result<(), SessionError> {
             let batch = data.gather_rows(&rows[part.start as usize..part.end as usize], device)?;
             left_out.leave_out_of(&batch)?;
-            let mut cx = Cx::eval(judged.params);
-            cx.set_launcher(judged.kernels);
-            let output = judged.model.forward(&cx, &cx.input(batch.x), &cx.input(batch.x_mask))?;
-            let mut told = judged.model.quantiles(&cx, &output.z, &output)?;
-            if told.is_empty() {
-                told.push(output.z.clone());
+            let mut cx = Cx::eval(model.params);
+            cx.set_launcher(model.kernels);
+            let output = model.model.forward(&cx, &cx.input(batch.x), &cx.input(batch.x_mask))?;
+            let mut quantiles_z = model.model.quantiles(&cx, &output.z, &output)?;
+            if quantiles_z.is_empty() {
+                quantiles_z.push(output.z.clone());
             }
-            let targets = judged.model.targets(&cx, &cx.input(batch.y), &cx.input(batch.y_mask))?;
-            let weight = judged.objective.weight(&cx, &targets)?;
+            let targets = model.model.targets(&cx, &cx.input(batch.y), &cx.input(batch.y_mask))?;
+            let weight = model.objective.weight(&cx, &targets)?;
             let weight = weight.as_ref().unwrap_or(&targets.valid).raw().f_to_kind(Kind::Float)?;
             let mut parts = vec![weight, targets.z.raw().shallow_clone()];
-            parts.extend(told.iter().map(|quantile| quantile.raw().shallow_clone()));
+            parts.extend(quantiles_z.iter().map(|quantile| quantile.raw().shallow_clone()));
             // What is not finite has no weight.
             let finite = parts
                 .iter()
@@ -102,7 +102,7 @@ pub(crate) fn gather(
             tch::no_grad(|| all.f_narrow(0, start, count)?.f_copy_(&Tensor::f_cat(&parts, 1)?))?;
             Ok(())
         };
-        judged.portion.each(start..(start + FORWARD_ROWS).min(rows.len() as u64), judged.reporter, compute)?;
+        model.portion.each(start..(start + FORWARD_ROWS).min(rows.len() as u64), model.reporter, compute)?;
     }
     // One rank has a row, the others zeros: the sum is exact.
     group.all_reduce_sum(&all)?.wait(COLLECTIVE_WAIT_MAX)?;
@@ -123,6 +123,6 @@ pub(crate) fn gather(
         weight,
         target: part(1)?,
         quantiles: (0..quantiles).map(|level| part(2 + level)).collect::<Result<_, _>>()?,
-        middle: judged.objective.middle(),
+        middle: model.objective.middle(),
     })
 }
