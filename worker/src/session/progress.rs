@@ -79,15 +79,15 @@ impl EpochSums {
         Ok(Self(Tensor::f_zeros([EPOCH_SUMS], (Kind::Double, device))?))
     }
 
-    /// Adds a step: `control` begins with its loss sum and valid cells; `taken` is 1 when it landed, else 0.
+    /// Adds a step by its loss sum and valid cells, f64 (2); `taken` is 1 when it landed, else 0.
     ///
     /// # Errors
     /// What libtorch says.
-    pub fn add(&mut self, control: &Tensor, grad_norm: &Tensor, taken: &Tensor) -> Result<(), SessionError> {
+    pub fn add(&mut self, loss_and_cells: &Tensor, grad_norm: &Tensor, taken: &Tensor) -> Result<(), SessionError> {
         let taken = taken.f_view([1])?;
         let zero = taken.f_zeros_like()?;
         let refused = taken.f_neg()?.f_add_scalar(1.0)?;
-        let values = Tensor::f_cat(&[&control.f_narrow(0, 0, 2)?, &grad_norm.f_view([1])?, &taken], 0)?;
+        let values = Tensor::f_cat(&[loss_and_cells, &grad_norm.f_view([1])?, &taken], 0)?;
         // Selected, not multiplied: the numbers of a refused step are not finite.
         let values = values.f_where_self(&taken.f_gt(0.5)?, &zero)?;
         let _ = self.0.f_add_(&Tensor::f_cat(&[&values, &refused], 0)?)?;
@@ -229,8 +229,8 @@ mod tests {
     fn a_refused_step_adds_nothing_but_its_count() {
         let mut sums = EpochSums::new(Device::Cpu).unwrap();
         let number = |v: f64| Tensor::from_slice(&[v]);
-        sums.add(&Tensor::from_slice(&[6.0, 3.0, 0.0]), &number(2.0), &number(1.0)).unwrap();
-        sums.add(&Tensor::from_slice(&[f64::NAN, 3.0, 0.0]), &number(f64::INFINITY), &number(0.0)).unwrap();
+        sums.add(&Tensor::from_slice(&[6.0, 3.0]), &number(2.0), &number(1.0)).unwrap();
+        sums.add(&Tensor::from_slice(&[f64::NAN, 3.0]), &number(f64::INFINITY), &number(0.0)).unwrap();
         let totals = EpochTotals { loss: 6.0, cells: 3.0, grad_norm: 2.0, landed: 1.0, skipped: 1.0 };
         assert_eq!(sums.read().unwrap(), totals);
         sums.clear().unwrap();

@@ -14,6 +14,7 @@ pub(crate) mod pace;
 mod saving;
 pub(crate) mod state;
 pub mod step;
+pub mod step_flags;
 pub mod task;
 
 use super::{
@@ -37,6 +38,7 @@ use nonfinite_step::Rows;
 use state::TrainState;
 use std::collections::BTreeMap;
 use step::{StepContext, Stepped};
+use step_flags::StepSums;
 use task::{Ended, RoundTask};
 use tch::Device;
 
@@ -199,7 +201,7 @@ impl Round<'_> {
         let mut done = self.compute_step(&batch, first)?;
         let state = &mut *self.state;
         state.saver.settle(false, self.ctx.reporter)?;
-        state.sums.add(&done.control, &done.grad_norm, &done.taken)?;
+        state.sums.add(&StepSums::loss_and_cells_of(&done.sums)?, &done.grad_norm, &done.taken)?;
         state.progress.step += 1;
         state.progress.position = self.sampler.after(state.progress.position);
         if decide::save_due(state.progress.step, training.config.train.checkpoint_every_steps) {
@@ -209,7 +211,7 @@ impl Round<'_> {
         self.log_done()?;
         let state = &mut *self.state;
         let is_due = training.device == Device::Cpu || state.progress.step.is_multiple_of(DEVICE_LOOK_EVERY);
-        let then = if is_due { self.read_control(&done)? } else { AfterStep::Continue };
+        let then = if is_due { self.read_flags(&done)? } else { AfterStep::Continue };
         done.times.data = waited;
         let state = &mut *self.state;
         self.ctx.reporter.waited(self.ctx.group.waited());
@@ -229,15 +231,15 @@ impl Round<'_> {
     }
 
     /// Reads what the device is waited for: wishes, kernels all ranks have heard of, refused steps.
-    fn read_control(&mut self, done: &Stepped) -> Result<AfterStep, SessionError> {
-        let control = Vec::<f64>::try_from(done.control.f_to_device(Device::Cpu)?)?;
+    fn read_flags(&mut self, done: &Stepped) -> Result<AfterStep, SessionError> {
+        let sums = StepSums::decode(&done.sums)?;
         // Before anything that may break the round: whoever did this step owes the checkpoint.
-        if control[5] > 0.0 {
+        if sums.save > 0.0 {
             self.state.progress.due = self.state.progress.step;
         }
-        self.ctx.kernels.agree(control[3], self.ctx.group.size());
+        self.ctx.kernels.agree(sums.quarantine, self.ctx.group.size());
         self.explain()?;
-        Ok(match (control[2] > 0.0, control[4] > 0.0) {
+        Ok(match (sums.stop > 0.0, sums.leave > 0.0) {
             (true, _) => AfterStep::StopRun,
             (false, true) => AfterStep::LeaveRound,
             (false, false) => AfterStep::Continue,
@@ -252,7 +254,7 @@ impl Round<'_> {
             let step = state.progress.step;
             let position = state.progress.position;
             let mut done = step::step(&mut state.learner, &self.ctx, batch, step, first && program.is_none())?;
-            let sound = state.learner.precision.sound(&done.taken, &done.control.f_get(0)?)?;
+            let sound = state.learner.precision.sound(&done.taken, &StepSums::loss_of(&done.sums)?)?;
             state.nonfinite.note((step, position), batch, &sound);
             program = program.or(done.program.take());
             // A device is asked when it is waited for anyway.
@@ -417,12 +419,12 @@ impl Round<'_> {
     }
 
     fn tell_step(&mut self, done: &Stepped) -> Result<(), SessionError> {
-        let control = Vec::<f64>::try_from(done.control.f_to_device(Device::Cpu)?)?;
+        let sums = StepSums::decode(&done.sums)?;
         let progress = &self.state.progress;
         let message = FromWorker::Stepped {
             epoch: progress.position.epoch + u64::from(progress.position.step > 0),
             step: progress.step,
-            loss: control[0] / control[1],
+            loss: sums.loss / sums.cells,
             lr: done.lr,
             grad_norm: done.grad_norm.f_double_value(&[])?,
             samples_per_s: self.state.pace.rate_since_report(),

@@ -5,6 +5,7 @@
 //! sums have come, on a device too ([`Collectives::wait`]). A sum that was cut must never change weights, or a round that breaks
 //! would not leave whole steps. While it waits the device is at work, so that what is lost is the launch of the update.
 
+use super::step_flags::{StepFlags, StepSums};
 use crate::{
     collective::COLLECTIVE_WAIT_MAX,
     data::Batch,
@@ -46,7 +47,7 @@ pub struct StepContext<'a> {
     pub accumulation: u64,
     /// Where this rank's share begins in the global batch.
     pub first_row: u64,
-    /// This rank wishes for a checkpoint.
+    /// A checkpoint is due because the last one is too old.
     pub save: bool,
     /// A step pauses before it changes the state, also that of a rank alone: there it may have to hold.
     pub holds: bool,
@@ -58,9 +59,8 @@ pub struct StepContext<'a> {
 
 /// What a step gives, on the device.
 pub struct Stepped {
-    /// Loss sum, valid cells, wishes to stop, ranks that heard of a quarantine that is not in force, wishes to leave the round,
-    /// wishes for a checkpoint; over all ranks.
-    pub control: Raw,
+    /// The encoded [`StepSums`].
+    pub sums: Raw,
     /// Norm of the mean gradient before clipping.
     pub grad_norm: Raw,
     /// 1 when the step landed, 0 when it was refused.
@@ -204,13 +204,15 @@ pub fn step(
     let laps = Laps { reporter: ctx.reporter, watch, times };
     let lr = learner.schedule.rate(step);
     ctx.reporter.mark(Phase::Compute, step);
-    let wish = if ctx.reporter.stop_requested() { 1.0 } else { 0.0 };
-    let waiting = if ctx.kernels.listen(step) { 1.0 } else { 0.0 };
-    let leave = if ctx.reporter.leave_requested() { 1.0 } else { 0.0 };
-    let save = if ctx.save { 1.0 } else { 0.0 };
-    let numbers = Raw::f_from_slice(&[wish, lr, waiting, leave, save])?.f_to_device(ctx.device)?;
+    let flags = StepFlags {
+        stop: ctx.reporter.stop_requested(),
+        quarantine: ctx.kernels.listen(step),
+        leave: ctx.reporter.leave_requested(),
+        save: ctx.save,
+    };
+    let flags = flags.encode(lr, ctx.device)?;
     let data = [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask];
-    let inputs = data.into_iter().map(Raw::shallow_clone).chain([numbers]).collect();
+    let inputs = data.into_iter().map(Raw::shallow_clone).chain([flags]).collect();
     let reduction = Reduction { ctx, step, pending: Pending::default(), across: Pending::default() };
     let mut part = Part::Forward;
     let mut watch = |now: Part| {
@@ -247,12 +249,12 @@ pub fn step(
     laps.end(Part::Optim);
     ctx.kernels.ran(ran.mode, executor.plan().map(|plan| plan.hash()));
     let mut outputs = ran.outputs.into_iter();
-    let (Some(control), Some(grad_norm), Some(taken)) = (outputs.next(), outputs.next(), outputs.next()) else {
+    let (Some(sums), Some(grad_norm), Some(taken)) = (outputs.next(), outputs.next(), outputs.next()) else {
         unreachable!("the code of a step gives three values");
     };
     let program = program.into_inner();
     let times = laps.times.get();
-    Ok(Stepped { control, grad_norm, taken, lr, program, mode: ran.mode, times })
+    Ok(Stepped { sums, grad_norm, taken, lr, program, mode: ran.mode, times })
 }
 
 /// The loss of one micro-batch.
@@ -278,12 +280,11 @@ fn code(
     (learner, ctx): (&Parts<'_>, &StepContext<'_>),
     (laps, compare): (&Laps<'_>, Option<&Compare<'_>>),
 ) -> Result<Vec<Tensor>, SessionError> {
-    let [x, x_mask, y, y_mask, numbers] = inputs else {
+    let [x, x_mask, y, y_mask, flags] = inputs else {
         unreachable!("a step was given five inputs");
     };
     learner.precision.enter(cx)?;
     cx.set_recompute(learner.recompute);
-    let number = |i: i64| functional::narrow(cx, numbers, 0, i, 1);
     match learner.grads.kept() {
         Some(kept) => cx.zero(kept.into_iter())?,
         None => cx.clear_gradients(),
@@ -303,9 +304,7 @@ fn code(
         }
         laps.end(Part::Forward);
         if last {
-            let flat = |t: &Tensor| functional::reshape(cx, t, &[1]);
-            let wishes = functional::narrow(cx, numbers, 0, 2, 3)?;
-            let all = functional::cat(cx, &[&flat(&sum)?, &flat(&count)?, &number(0)?, &wishes], 0)?;
+            let all = StepFlags::with_loss(cx, flags, &sum, &count)?;
             cx.all_reduce_value(&all)?;
             control = Some(all);
         }
@@ -328,9 +327,8 @@ fn code(
     cx.reshard_parameters()?;
     let norm = learner.optimizer.complete(cx, learner.grads)?;
     laps.end(Part::Comm);
-    let scalar = |t: Tensor| functional::reshape(cx, &t, &[]);
-    let count = scalar(functional::narrow(cx, &control, 0, 1, 1)?)?;
-    let rate = scalar(number(1)?)?;
+    let count = StepSums::cells_of(cx, &control)?;
+    let rate = StepFlags::rate(cx, flags)?;
     // One average moves in the pass over the weights.
     let mut averages = learner.averages.into_iter().flatten();
     let update = (learner.optimizer, learner.grads, averages.next());
