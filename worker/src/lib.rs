@@ -11,6 +11,7 @@ pub mod data;
 pub mod export;
 pub mod probe;
 pub mod session;
+pub mod sharding;
 
 pub use enn_comm as comm;
 pub use enn_core::{autograd, backend, error, functional, kernel, op, params, precision, profile};

@@ -32,7 +32,6 @@ pub mod report;
 pub mod round;
 mod run;
 pub mod steps;
-pub mod strategy;
 pub mod torchrun;
 pub mod train;
 mod worker_loop;

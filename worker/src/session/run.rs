@@ -11,6 +11,7 @@ use super::{
 };
 use crate::collective::ABORT_WAIT_MAX;
 use enn_common::{
+    checkpoint::name,
     config::RunConfig,
     kernels::Quarantined,
     panics,
@@ -102,7 +103,8 @@ fn perform(link: &Link, seat: &Assignment, mut kernels: KernelTask, own: &Own) -
         WorkerTask::Init { meta, attempt } => {
             let config: RunConfig = read_json(&seat.run_dir.join("run.json"))?;
             let meta: StagedMeta = read_json(meta)?;
-            init::init(&config, (&meta, &own.models), (&seat.run_dir.join("checkpoints"), attempt), link)?;
+            let dir = seat.run_dir.join("checkpoints").join(name::temporary(0, attempt));
+            init::init(&config, &meta, &own.models, &dir, link)?;
             Ok(false)
         }
     }

@@ -154,11 +154,11 @@ impl<'a> Training<'a> {
         // Steps whose sums are part of a captured graph change weights whether the sums came or not.
         let captured =
             broke && config.capture_collectives && config.execution == Execution::Auto && self.context.device.is_cuda();
-        if self.state.learner.is_divided() {
+        if self.state.learner.arrays.is_sharded() {
             self.state.kept = self.state.kept_shard(&self.context.order);
         }
         // What is divided is not whole, and of what was being received some may have come.
-        if captured || self.state.learner.is_divided() || !self.state.begun {
+        if captured || self.state.learner.arrays.is_sharded() || !self.state.begun {
             self.state.begun = false;
             self.state.broken = true;
         }

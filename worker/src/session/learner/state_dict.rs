@@ -4,10 +4,11 @@ use super::Learner;
 use crate::{
     checkpoint::{ExpectedTensor, Named, Placed, ShardedTensors},
     session::{SessionError, precision},
+    sharding::StateArrays,
 };
 use enn_model::{
     model::{Calibration, Model},
-    optim::{Boxes, FlatParams, Shard, tail},
+    optim::{Boxes, FlatParams, Shard, Tail, tail},
 };
 use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor};
@@ -32,40 +33,32 @@ impl Learner {
     }
 
     fn parts(&self, which: Boxes) -> Result<(Vec<Named>, Vec<Placed>), SessionError> {
-        if !self.is_divided() {
+        let Some(parts) = self.sharding.state_parts(&self.arrays, which)? else {
             return Ok((self.state(), Vec::new()));
-        }
-        let (mut shards, counts) = self.optimizer.shards(&self.weights, which);
+        };
+        let named = |(fqn, tensor)| Named { fqn, tensor };
         let mut common = prefixed("model", self.model.buffers());
         common.extend(prefixed("model", self.calibration.named()));
-        if self.weights.is_resident() {
-            common.extend(prefixed("model", self.weights.views(self.weights.slabs())));
-        } else {
-            shards.extend(named("model", self.weights.shards(&self.weights.own()?, which)));
-        }
-        common.extend(counts.into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
+        common.extend(prefixed("model", parts.weights));
+        common.extend(parts.counts.into_iter().map(named));
         common.extend(self.precision.named());
-        shards.extend(self.ema.iter().flat_map(|ema| named("ema", ema.shards(&self.weights, which))));
-        if let Some(tail) = &self.tail {
-            shards.extend(named("tail", tail.shards(&self.weights, which)));
-            common.extend(tail.count().into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
-        }
-        shards.extend(named("best", self.weights.shards(&self.best, which)));
+        common.extend(self.arrays.tail.as_ref().and_then(Tail::count).map(named));
         let placed = |Shard { name, global, offsets, tensor }| Placed { fqn: name, global, offsets, tensor };
-        Ok((common, shards.into_iter().map(placed).collect()))
+        Ok((common, parts.shards.into_iter().map(placed).collect()))
     }
 
     /// The whole state by name, as views: nothing is copied. Before [`Learner::shard`] and after [`Learner::gather`].
     pub fn state(&self) -> Vec<Named> {
-        let mut all = model_state(&self.model, &self.weights);
+        let StateArrays { weights, optimizer, ema, tail, best, .. } = &self.arrays;
+        let mut all = model_state(&self.model, weights);
         all.extend(prefixed("model", self.calibration.named()));
-        if let Some(ema) = &self.ema {
-            all.extend(ema.named(&self.weights).into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
+        if let Some(ema) = ema {
+            all.extend(ema.named(weights).into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
         }
-        let tail = self.tail.iter().flat_map(|tail| tail.named(&self.weights));
+        let tail = tail.iter().flat_map(|tail| tail.named(weights));
         all.extend(tail.map(|(fqn, tensor)| Named { fqn, tensor }));
-        all.extend(prefixed("best", self.weights.views(&self.best)));
-        all.extend(self.optimizer.named(&self.weights).into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
+        all.extend(prefixed("best", weights.views(best)));
+        all.extend(optimizer.named(weights).into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
         all.extend(self.precision.named());
         all
     }
@@ -84,15 +77,15 @@ impl Learner {
             (true, "optim.state.", ".exp_avg"),
             (true, "optim.state.", ".exp_avg_sq"),
             (true, "best.", ""),
-            (self.ema.is_some(), "ema.", ""),
-            (self.tail.is_some(), tail::PREFIX, ""),
-            (!self.weights.is_resident(), "model.", ""),
+            (self.arrays.ema.is_some(), "ema.", ""),
+            (self.arrays.tail.is_some(), tail::PREFIX, ""),
+            (!self.sharding.keeps_weights(), "model.", ""),
         ];
-        let shared = arrays.into_iter().filter(|(kept, ..)| *kept && self.is_divided());
+        let shared = arrays.into_iter().filter(|(kept, ..)| *kept && self.arrays.is_sharded());
         let of_array = |(_, before, after)| {
             let named =
                 move |(name, shape): (&str, &[i64])| (format!("{before}{name}{after}"), shape.to_vec(), Kind::Float);
-            self.weights.shapes().map(named)
+            self.arrays.weights.shapes().map(named)
         };
         Ok((whole, ShardedTensors { tensors: shared.flat_map(of_array).collect(), boxes }))
     }
@@ -103,33 +96,35 @@ impl Learner {
     /// # Errors
     /// When an entry is missing or has another shape.
     pub fn restore(&mut self, saved: &BTreeMap<String, Tensor>, counts: Counts) -> Result<(), SessionError> {
-        if self.weights.is_resident() {
-            for (name, view) in self.weights.views(self.weights.slabs()) {
+        let is_sharded = self.arrays.is_sharded();
+        let StateArrays { params, weights, optimizer, ema, tail, best, .. } = &mut self.arrays;
+        if self.sharding.keeps_weights() {
+            for (name, view) in weights.views(weights.slabs()) {
                 copy(&view, saved.get(&format!("model.{name}")))?;
             }
         }
-        self.params.refresh_shadows()?;
-        if !self.is_divided() {
-            for (name, view) in self.weights.views(&self.best) {
+        params.refresh_shadows()?;
+        if !is_sharded {
+            for (name, view) in weights.views(best) {
                 copy(&view, saved.get(&format!("best.{name}")))?;
             }
         }
         let taken = counts.steps.saturating_sub(counts.skipped);
-        if let Some(ema) = &mut self.ema {
-            ema.restore(&self.weights, saved, taken)?;
+        if let Some(ema) = ema {
+            ema.restore(weights, saved, taken)?;
         }
         if counts.steps == 0 {
             // Initial weights made without data: the scaler stays that of the data.
             return Ok(());
         }
-        if let Some(tail) = &mut self.tail {
-            tail.restore(&self.weights, saved)?;
+        if let Some(tail) = tail {
+            tail.restore(weights, saved)?;
         }
         restore_buffers(&mut self.model, saved)?;
         self.calibration = saved_calibration(&self.model, saved)?;
-        self.calibration.to_device(self.weights.slabs().first().map_or(Device::Cpu, Tensor::device));
+        self.calibration.to_device(weights.slabs().first().map_or(Device::Cpu, Tensor::device));
         self.precision.restore(saved)?;
-        self.optimizer.restore(&self.weights, saved, taken, counts.skipped)?;
+        optimizer.restore(weights, saved, taken, counts.skipped)?;
         Ok(())
     }
 }
@@ -163,10 +158,6 @@ pub fn restore_buffers(model: &mut Model, saved: &BTreeMap<String, Tensor>) -> R
         }
     }
     Ok(())
-}
-
-fn named(prefix: &'static str, shards: Vec<Shard>) -> impl Iterator<Item = Shard> {
-    shards.into_iter().map(move |shard| Shard { name: format!("{prefix}.{}", shard.name), ..shard })
 }
 
 /// The calibration that a checkpoint holds for this model.

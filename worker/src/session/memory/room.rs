@@ -1,9 +1,12 @@
 //! The memory there is for a computation, and what it takes: measured by doing it with a few rows.
 
 use super::{autobatch::MemoryMeter, host_memory};
-use crate::session::SessionError;
+use crate::{
+    session::SessionError,
+    sharding::{REPLICATED, configured},
+};
 use enn_common::{
-    config::train::{Averaging, Strategy, TrainConfig},
+    config::train::{Averaging, TrainConfig},
     fs::memory,
 };
 use enn_core::{backend::graph, params::ParamBuilder};
@@ -66,12 +69,11 @@ impl<W: FnMut(u64) -> Result<u64, SessionError>> MemoryMeter for Room<W> {
     }
 }
 
-/// Bytes that a process keeps of every weight: with its gradient, two moments, the best one and the averages where the state is not
-/// shared, else at least with its gradient.
+/// Bytes that a process keeps of every weight at least.
 fn weight_bytes(train: &TrainConfig) -> u64 {
-    let shared = !matches!(train.strategy, Strategy::Auto | Strategy::Ddp);
     let averages = u64::from(train.ema_decay().is_some()) + u64::from(train.averaging == Averaging::SwaTail);
-    size_of::<f32>() as u64 * if shared { 2 } else { 5 + averages }
+    let sharding = configured(train.strategy).unwrap_or(REPLICATED);
+    size_of::<f32>() as u64 * sharding.values_min(averages)
 }
 
 /// Refuses a model that this host has no room to train. A device says so itself.
@@ -96,6 +98,7 @@ fn fits(builder: &ParamBuilder, each: u64, free: u64) -> Result<(), SessionError
 #[cfg(test)]
 mod tests {
     use super::*;
+    use enn_common::config::train::Strategy;
     use enn_core::params::{Group, Init};
 
     #[test]

@@ -48,7 +48,7 @@ impl TrainContext<'_> {
     /// Seeded weights, the same in every process, and nothing beside them yet.
     pub(crate) fn learner(&self) -> Result<Learner, SessionError> {
         let steps_total = self.config.train.epochs * self.order.steps_per_epoch();
-        Learner::bare(&self.config, (&self.spec, &self.models), steps_total, self.device)
+        Learner::bare(&self.config, &self.spec, &self.models, steps_total, self.device)
     }
 
     /// What every process begins with.

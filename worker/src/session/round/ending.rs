@@ -54,7 +54,7 @@ impl Round<'_> {
         };
         let state = &mut *self.state;
         let train = &self.training.config.train;
-        let kept = if state.learner.ema.is_some() { "moving average" } else { "weights" };
+        let kept = if state.learner.arrays.ema.is_some() { "moving average" } else { "weights" };
         let step = state.progress.best_step;
         let epoch = self.sampler.steps_per_epoch();
         let of = if step.is_multiple_of(epoch) { format!("epoch {}", step / epoch) } else { format!("step {step}") };
@@ -115,7 +115,7 @@ impl Round<'_> {
         let learner = &self.state.learner;
         EvalModel {
             model: &learner.model,
-            params: &learner.params,
+            params: &learner.arrays.params,
             kernels: &self.ctx.kernels.manager,
             objective: &learner.objective,
             portion: &self.state.portion,

@@ -16,8 +16,8 @@ use crate::{
             state_transfer::{self, LocalState, MissingShards, NewestState, ShardHolders},
         },
         report::ready,
-        strategy::{self, Chosen},
     },
+    sharding::{self, ChosenSharding},
 };
 use enn_comm::ProcessGroup;
 use enn_common::{
@@ -93,25 +93,23 @@ impl<'a> Round<'a> {
     }
 
     /// Every rank keeps what the strategy leaves it.
-    fn shard_state(&mut self) -> Result<Chosen, SessionError> {
+    fn shard_state(&mut self) -> Result<ChosenSharding, SessionError> {
         let training = self.training;
         let group = self.ctx.group;
-        let weights = self.state.learner.params.numel();
-        let chosen =
-            strategy::choose(training.config.train.strategy, weights, (training.device, self.task.local), group)?;
-        if let Some(ranks) = chosen.by_node {
-            group.by_node(ranks)?;
-        }
-        self.state.learner.shard(group, chosen.strategy)?;
+        let weights = self.state.learner.arrays.params.numel();
+        let strategy = training.config.train.strategy;
+        let chosen = sharding::choose(strategy, weights, training.device, self.task.local, group)?;
+        chosen.sharding.form_groups(group, self.task.local)?;
+        self.state.learner.shard(group, chosen.sharding)?;
         Ok(chosen)
     }
 
     /// What the ranks share, where they do or were asked to, when that is news: nodes come and go, and what can be shared with them.
-    fn tell_strategy(&mut self, chosen: &Chosen) -> Result<(), SessionError> {
+    fn tell_strategy(&mut self, chosen: &ChosenSharding) -> Result<(), SessionError> {
         let colon = if chosen.instead { "" } else { ":" };
-        let decision = format!("strategy {}{colon} {}", chosen.strategy.name(), chosen.reason);
+        let decision = format!("strategy {}{colon} {}", chosen.sharding.strategy().name(), chosen.reason);
         let before = self.state.reported_strategy.replace(decision.clone());
-        let shared = self.state.learner.is_divided() || chosen.instead;
+        let shared = self.state.learner.arrays.is_sharded() || chosen.instead;
         if shared && before.as_ref() != Some(&decision) {
             self.tell_from_first(FromWorker::Decided { decision })?;
         }
@@ -120,7 +118,11 @@ impl<'a> Round<'a> {
 
     /// Initial or saved weights, equal on all ranks, of which each keeps what the strategy leaves it. Shares may have been left, of
     /// which some are `missing`.
-    fn start(&mut self, resume: Option<&Path>, missing: Option<&MissingShards>) -> Result<Chosen, SessionError> {
+    fn start(
+        &mut self,
+        resume: Option<&Path>,
+        missing: Option<&MissingShards>,
+    ) -> Result<ChosenSharding, SessionError> {
         self.fresh = true;
         let training = self.training;
         let group = self.ctx.group;
@@ -208,7 +210,7 @@ impl<'a> Round<'a> {
         self.ctx.reporter.mark(Phase::Load, self.state.progress.step);
         let _ = self.state.pace.watch.lap_ms();
         let behind = mine != LocalState::Whole(newest.position);
-        self.state.learner.allocate()?;
+        self.state.learner.arrays.allocate()?;
         let items = self.state.named(&self.training.order)?;
         // Where the other one dies meanwhile, some of it is of its step and some of this one's.
         self.state.begun &= !behind;
@@ -230,7 +232,7 @@ impl<'a> Round<'a> {
         let _ = self.state.pace.watch.lap_ms();
         let training = self.training;
         let group = self.ctx.group;
-        self.state.learner.allocate()?;
+        self.state.learner.arrays.allocate()?;
         let whole = self.state.named(&training.order)?;
         let kept = std::mem::take(&mut self.state.kept);
         let joined = shard_recovery::assemble(whole, kept.shard(), holders, (group, training.device));

@@ -188,7 +188,7 @@ fn recorded_peak(
     recompute: bool,
 ) -> Result<u64, SessionError> {
     let unasked = Unasked(parts.weights.share().world);
-    let sharded = !parts.grads.sharded_buffers().is_empty();
+    let sharded = !parts.sharding.keeps_weights();
     let rows = rows.min(batch.x.size()[0]);
     let part = batch.narrow(0, rows)?;
     let mut cx = Cx::train(parts.params, 0, 0);
@@ -201,13 +201,13 @@ fn recorded_peak(
     let output = parts.model.forward(&cx, &cx.input(part.x), &cx.input(part.x_mask))?;
     let targets = parts.model.targets(&cx, &cx.input(part.y), &cx.input(part.y_mask))?;
     let loss = parts.objective.forward(&cx, &output, &targets)?;
-    let mut give = |bucket: BucketId, _: &Raw| -> Result<(), HookError> {
+    let mut reduce = |bucket: BucketId, gradient: &Raw| -> Result<(), HookError> {
         if sharded {
-            cx.reduce_gradients(parts.grads, bucket, true)?;
+            parts.sharding.reduce_grads(&cx, parts.weights, parts.grads, bucket, gradient, true)?;
         }
         Ok(())
     };
-    cx.backward(&loss.sum, parts.grads, &mut give)?;
+    cx.backward(&loss.sum, parts.grads, &mut reduce)?;
     cx.accumulate_reduced(parts.grads, true)?;
     Ok(cx.with_program(|program| program.peak_bytes()))
 }

@@ -410,7 +410,7 @@ impl Round<'_> {
         }
         let steps_per_epoch = self.sampler.steps_per_epoch();
         self.tell_from_first(FromWorker::ModelBuilt {
-            parameters: self.state.learner.params.numel() as u64,
+            parameters: self.state.learner.arrays.params.numel() as u64,
             program_hash: hash.to_owned(),
             batch: self.sampler.batch,
             steps_per_epoch,
@@ -445,7 +445,7 @@ pub(super) fn rehearse(training: &TrainContext<'_>, state: &mut TrainState, worl
         sampler.accumulation = sampler.micro_slots().div_ceil(REHEARSED_AT_ONCE_MAX);
     }
     state.learner.take_precision(training.precision(&sampler, group)?)?;
-    state.learner.allocate()?;
+    state.learner.arrays.allocate()?;
     let ctx = training.step_context(group, &sampler);
     let plan = training.plan(sampler);
     let batch = Prefetch::start(plan, Position::default())?.next(Position::default())?.to_device(training.device)?;

@@ -121,7 +121,7 @@ impl NonfiniteSteps {
         let batch = &done.batch;
         let now = last.back().map_or(step, |last| last.at.0);
         learner.unshard(ctx.group)?;
-        learner.grads.fill()?;
+        learner.arrays.grads.fill()?;
         let replay = replay(learner, ctx, batch, step)?;
         learner.reshard()?;
         let samples = rows.order.samples(done.at.1) as usize;
@@ -132,7 +132,7 @@ impl NonfiniteSteps {
         }
         let own = replay.suspected.iter().filter(|slot| left_out.binary_search(&ballot.place(**slot)).is_ok());
         let own: BTreeSet<i64> = own.map(|slot| rows.ids[batch.rows[*slot] as usize]).collect();
-        let message = replay.found.map(|found| found.sentence(&learner.params, step, &own)).transpose()?;
+        let message = replay.found.map(|found| found.sentence(&learner.arrays.params, step, &own)).transpose()?;
         Ok(Explained { at: Some(done.at), left_out, message })
     }
 }
@@ -202,7 +202,7 @@ fn run(
     (step, micro): (u64, u64),
     places: &mut Vec<String>,
 ) -> Result<Option<NonfiniteCause>, SessionError> {
-    learner.grads.zero()?;
+    learner.arrays.grads.zero()?;
     let bisect = Bisect::new(&ctx.kernels.manager);
     let (_, parts) = learner.split();
     let mut cx = Cx::train(parts.params, ctx.seed, step);
@@ -210,7 +210,7 @@ fn run(
     cx.set_recompute(parts.recompute);
     parts.precision.enter(&cx)?;
     let inputs = [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask].map(|raw| cx.input(raw.shallow_clone()));
-    let loss = loss(&cx, inputs.each_ref(), (&parts, ctx), micro)?;
+    let loss = loss(&cx, inputs.each_ref(), &parts, ctx, micro)?;
     let records = || cx.with_program(|program| program.recs().len());
     let forward = records();
     cx.backward(&loss.sum, parts.grads, &mut |_: BucketId, _: &Tensor| -> Result<(), HookError> { Ok(()) })?;

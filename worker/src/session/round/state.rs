@@ -62,7 +62,7 @@ impl TrainState {
 
     /// After a round in which the ranks shared the state: this rank's share of the last whole step, if it is of use.
     pub(crate) fn kept_shard(&mut self, order: &Sampler) -> KeptState {
-        let share = self.learner.weights.share();
+        let share = self.learner.arrays.weights.share();
         if !self.learner.recover_shard() {
             return KeptState::Unusable(share);
         }

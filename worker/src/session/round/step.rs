@@ -244,7 +244,7 @@ pub fn step(
             program.replace(Some(hash));
             Ok(())
         };
-        code(cx, inputs, (&parts, ctx), (&laps, if first { Some(&compare) } else { None }))
+        code(cx, inputs, &parts, ctx, &laps, if first { Some(&compare) } else { None })
     })?;
     laps.end(Part::Optim);
     ctx.kernels.ran(ran.mode, executor.plan().map(|plan| plan.hash()));
@@ -260,10 +260,12 @@ pub fn step(
 /// The loss of one micro-batch.
 pub(crate) fn loss(
     cx: &Cx<'_>,
-    [x, x_mask, y, y_mask]: [&Tensor; 4],
-    (learner, ctx): (&Parts<'_>, &StepContext<'_>),
+    batch: [&Tensor; 4],
+    learner: &Parts<'_>,
+    ctx: &StepContext<'_>,
     micro: u64,
 ) -> Result<BatchLoss, SessionError> {
+    let [x, x_mask, y, y_mask] = batch;
     let slots = x.dim(0) / ctx.accumulation.cast_signed();
     let cut = |t: &Tensor| functional::narrow(cx, t, 0, micro.cast_signed() * slots, slots);
     // Dropout follows the rows of the global batch, so that it is the same in every world.
@@ -277,27 +279,26 @@ pub(crate) fn loss(
 fn code(
     cx: &Cx<'_>,
     inputs: &[Tensor],
-    (learner, ctx): (&Parts<'_>, &StepContext<'_>),
-    (laps, compare): (&Laps<'_>, Option<&Compare<'_>>),
+    learner: &Parts<'_>,
+    ctx: &StepContext<'_>,
+    laps: &Laps<'_>,
+    compare: Option<&Compare<'_>>,
 ) -> Result<Vec<Tensor>, SessionError> {
     let [x, x_mask, y, y_mask, flags] = inputs else {
         unreachable!("a step was given five inputs");
     };
     learner.precision.enter(cx)?;
     cx.set_recompute(learner.recompute);
-    match learner.grads.kept() {
-        Some(kept) => cx.zero(kept.into_iter())?,
-        None => cx.clear_gradients(),
-    }
-    let mut sums: Option<(Tensor, Tensor)> = None;
+    learner.sharding.zero_grads(cx, learner.grads)?;
+    let mut sums: Option<[Tensor; 2]> = None;
     let mut control = None;
     for micro in 0..ctx.accumulation {
         let last = micro + 1 == ctx.accumulation;
-        let loss = loss(cx, [x, x_mask, y, y_mask], (learner, ctx), micro)?;
+        let loss = loss(cx, [x, x_mask, y, y_mask], learner, ctx, micro)?;
         let wide = functional::cast(cx, &functional::detach(cx, &loss.sum)?, Kind::Double)?;
-        let (sum, count) = match sums.take() {
-            None => (wide, loss.count),
-            Some((sum, count)) => (functional::add(cx, &sum, &wide)?, functional::add(cx, &count, &loss.count)?),
+        let [sum, count] = match sums.take() {
+            None => [wide, loss.count],
+            Some([sum, count]) => [functional::add(cx, &sum, &wide)?, functional::add(cx, &count, &loss.count)?],
         };
         if let (Some(compare), 0) = (compare, micro) {
             compare(cx)?;
@@ -308,20 +309,13 @@ fn code(
             cx.all_reduce_value(&all)?;
             control = Some(all);
         }
-        let mut reduce = |bucket: BucketId, gradient: &Raw| -> Result<(), HookError> {
-            if learner.params.is_sharded() {
-                cx.reduce_gradients(learner.grads, bucket, last)?;
-            } else if last {
-                let (divided, common) = learner.weights.share().split(gradient)?;
-                divided.iter().try_for_each(|part| cx.reduce_scatter(part))?;
-                common.iter().try_for_each(|part| cx.all_reduce(part))?;
-            }
-            Ok(())
+        let mut reduce = |bucket: BucketId, gradient: &Raw| {
+            learner.sharding.reduce_grads(cx, learner.weights, learner.grads, bucket, gradient, last)
         };
         cx.backward(&loss.sum, learner.grads, &mut reduce)?;
         cx.accumulate_reduced(learner.grads, last)?;
         laps.end(Part::Backward);
-        sums = Some((sum, count));
+        sums = Some([sum, count]);
     }
     let Some(control) = control else { unreachable!("a step has at least one micro-batch") };
     cx.reshard_parameters()?;

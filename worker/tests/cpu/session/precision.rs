@@ -137,7 +137,7 @@ fn a_place_in_trouble_runs_in_f32_for_64_steps_even_when_steps_are_replayed() {
     let mut config = wanting(Wanted::Bf16);
     config.train.execution = Execution::Plan;
     let spec = ModelSpec::from_meta(Staged::open(&staged).unwrap().meta());
-    let mut learner = Learner::build(&config, (&spec, &SubModels::new()), 100, Device::Cpu).unwrap();
+    let mut learner = Learner::build(&config, &spec, &SubModels::new(), 100, Device::Cpu).unwrap();
     let demand = Demand::of(&spec, 12);
     learner.take_precision(Precision::decide(Wanted::Bf16, demand, Device::Cpu, &Solo).unwrap()).unwrap();
     let recorder = Recorder::default();
