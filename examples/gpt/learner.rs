@@ -85,7 +85,7 @@ impl Learner {
             }
             let norm = parts.complete(cx)?;
             let number = |i| f::reshape(cx, &f::narrow(cx, numbers, 0, i, 1)?, &[]);
-            let stats = parts.optimize(cx, &norm, [&number(0)?, &number(1)?], None)?;
+            let stats = parts.optimize(cx, &norm, &number(0)?, &number(1)?, None)?;
             Ok::<_, GptError>(sum.into_iter().chain([stats.taken]).collect())
         })?;
         let [sum, taken]: [Tensor; 2] = ran.outputs.try_into().map_err(|_| GptError::NoLoss)?;

@@ -117,7 +117,7 @@ impl Trainer {
             let number = |i| f::reshape(cx, &f::narrow(cx, &sums, 0, i, 1)?, &[]);
             let sum = number(0)?;
             let count = number(1)?;
-            parts.optimize(cx, &norm, [&count, rate], average.as_ref())?;
+            parts.optimize(cx, &norm, &count, rate, average.as_ref())?;
             Ok::<_, OpError>(vec![f::div(cx, &sum, &count)?])
         })?;
         self.last = ran.outputs.into_iter().next().map(|loss| (loss, ran.mode));

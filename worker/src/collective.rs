@@ -28,9 +28,6 @@ pub enum RankError {
 }
 
 /// Every rank's number, by rank. One collective.
-///
-/// # Errors
-/// The collective's.
 pub fn gather(group: &dyn ProcessGroup, device: Device, mine: i64) -> Result<Vec<i64>, RankError> {
     let mut slots = vec![0; group.size() as usize];
     slots[group.rank() as usize] = mine;
@@ -40,9 +37,6 @@ pub fn gather(group: &dyn ProcessGroup, device: Device, mine: i64) -> Result<Vec
 }
 
 /// Brings every rank to the sum of `values`, exactly the same bits on all.
-///
-/// # Errors
-/// The collective's.
 pub fn sum(group: &dyn ProcessGroup, device: Device, values: &[f64]) -> Result<Vec<f64>, RankError> {
     let tensor = Tensor::f_from_slice(values)?.f_to_device(device)?;
     group.all_reduce_sum(&tensor)?.wait(COLLECTIVE_WAIT_MAX)?;

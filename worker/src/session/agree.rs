@@ -19,9 +19,6 @@ pub fn agree(group: &dyn ProcessGroup, device: Device, what: &'static str, mine:
 }
 
 /// Every rank's bytes, by rank. One collective when nobody has any, else one more for each rank that has.
-///
-/// # Errors
-/// The collectives'.
 pub(super) fn exchange(group: &dyn ProcessGroup, device: Device, mine: &[u8]) -> Result<Vec<Vec<u8>>, SessionError> {
     let lengths = gather(group, device, mine.len() as i64)?;
     let all = (0..).zip(lengths).map(|(rank, length)| {

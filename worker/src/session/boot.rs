@@ -2,10 +2,8 @@
 //!
 //! **Invariant:** the only place of the worker that reads the environment.
 
-use super::{
-    SessionError,
-    link::{Link, Order, mmap, unix},
-};
+use super::SessionError;
+use super::link::{Link, Order, mmap, unix};
 use crate::collective::COLLECTIVE_WAIT_MAX;
 use enn_comm::{CommError, Forming, Gloo, GlooOptions, Meshed, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store};
 use enn_common::{
@@ -20,7 +18,7 @@ use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use tch::Device;
 
-/// What the launcher tells a worker before it can speak to it.
+/// Settings that the launcher passes to a worker before they can exchange messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Environment {
     /// `ENN_BROKER`: the broker's socket.
@@ -56,11 +54,11 @@ impl Environment {
     }
 }
 
-/// What a launcher of torchrun's kind (`enn run`, torchrun) tells a program about its place. Nothing set is a world of one.
+/// The place of a program, as a launcher of torchrun's kind (`enn run`, torchrun) sets it. Nothing set is a world of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TorchrunEnvironment {
     pub rank: u32,
-    /// `WORLD_SIZE`.
+    /// `WORLD_SIZE`: number of ranks.
     pub world_size: u32,
     /// `LOCAL_RANK`: index on the node.
     pub local_rank: u32,
@@ -152,7 +150,7 @@ pub(super) fn meet(environment: &Environment) -> Result<(Link, Order), SessionEr
             expected: "a seat in a round, or word to stand by",
         })?,
     };
-    // Whoever took the page has the memory; without it checkpoints are written while training waits.
+    // The page lies in this memory; without it checkpoints are written while training waits.
     let memory = environment.control_fd.and_then(|fd| mmap::memory(fd).ok());
     let link = Link::new(client, page, memory)?;
     Ok((link, first))
@@ -167,9 +165,6 @@ pub fn device(assignment: &Assignment) -> Result<Device, SessionError> {
 }
 
 /// The device called "cpu" or "cuda" of the `local_rank`-th worker of a node.
-///
-/// # Errors
-/// As [`device`].
 pub(super) fn named_device(name: &str, local_rank: u32) -> Result<Device, SessionError> {
     let wrong = |expected| SessionError::Device { found: name.to_owned(), expected };
     match name {
@@ -206,35 +201,35 @@ fn kernel_folder() -> Option<PathBuf> {
 pub(super) fn group(
     store: Option<&Store>,
     seat: &Assignment,
-    (device, wanted): (Device, Collectives),
+    device: Device,
+    wanted: Collectives,
     forming: &Forming,
 ) -> Result<Box<dyn ProcessGroup>, SessionError> {
     let Some(store) = store.filter(|_| seat.world_size > 1) else { return Ok(Box::new(Solo)) };
     let place = RankPlace { rank: seat.rank, size: seat.world_size, local: seat.local_world_size };
     let store = store.round(&format!("round-{}", seat.round))?;
-    let whole = form(&store, (place, device), wanted, forming)?;
+    let whole = form(&store, place, device, wanted, forming)?;
     let former = move |store: &Store, (rank, size): (u32, u32), together: bool, forming: &Forming| {
         let place = RankPlace { rank, size, local: if together { size } else { 1 } };
         // Beside NCCL, copy engines are not measured.
         let wanted = if device.is_cuda() { Collectives::Nccl } else { wanted };
-        form(store, (place, device), wanted, forming)
+        form(store, place, device, wanted, forming)
     };
     Ok(Box::new(Meshed::new(whole, store, Box::new(former), forming, COLLECTIVE_WAIT_MAX)))
 }
 
-/// A rank's place in its world.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RankPlace {
     pub(super) rank: u32,
     pub(super) size: u32,
-    /// Ranks on this node.
     pub(super) local: u32,
 }
 
 /// The group that meets in `store`: on GPUs their copy engines, or NCCL; else shared memory or Gloo.
 pub(super) fn form(
     store: &Store,
-    (place, device): (RankPlace, Device),
+    place: RankPlace,
+    device: Device,
     wanted: Collectives,
     forming: &Forming,
 ) -> Result<Box<dyn ProcessGroup>, CommError> {
@@ -259,7 +254,7 @@ pub(super) fn form(
 }
 
 /// Shared memory when it is wanted and can be had, else Gloo. Every rank comes to the same answer: from the assignment and
-/// the configuration, which are equal, and then in [`Shm::form`] from everybody's word.
+/// the configuration, which are equal, and then in [`Shm::form`] from what all ranks report.
 fn host_group(
     store: &Store,
     place: RankPlace,
@@ -292,7 +287,6 @@ fn or_gloo(
     Ok(Box::new(gloo.instead(Some(reason))))
 }
 
-/// Reads a JSON file of the run.
 pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, SessionError> {
     let text = std::fs::read(path).map_err(|source| SessionError::Read { path: path.to_owned(), source })?;
     serde_json::from_slice(&text).map_err(|source| SessionError::Parse { path: path.to_owned(), source })

@@ -2,19 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-/// Laps.
 #[derive(Debug)]
 pub(crate) struct Stopwatch {
     last: Instant,
 }
 
 impl Stopwatch {
-    /// Begins the first lap.
     pub(crate) fn start() -> Self {
         Self { last: Instant::now() }
     }
 
-    /// Milliseconds of the lap that ends now.
     pub(crate) fn lap_ms(&mut self) -> f64 {
         let now = Instant::now();
         let lap = now.duration_since(self.last);
@@ -26,7 +23,6 @@ impl Stopwatch {
 /// Says when something was left undone for too long.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Alarm {
-    /// `None`: it never rings.
     every: Option<Duration>,
     since: Instant,
 }
@@ -42,7 +38,6 @@ impl Alarm {
         self.every.is_some_and(|every| self.since.elapsed() >= every)
     }
 
-    /// It was done.
     pub(crate) fn reset(&mut self) {
         self.since = Instant::now();
     }

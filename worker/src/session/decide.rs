@@ -3,12 +3,11 @@
 /// Validation rows that are looked at, at least, where not all are.
 const JUDGED_ROWS_MIN: u64 = 10_000;
 
-/// How validation has gone so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EarlyStopping {
     /// Smallest validation error so far; infinite before the first.
     pub best: f64,
-    /// Validations since then.
+    /// Number of validations since then.
     pub bad_validations: u64,
 }
 
@@ -18,12 +17,11 @@ impl Default for EarlyStopping {
     }
 }
 
-/// What follows from a validation.
+/// Decisions that follow from a validation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
     /// The weights that were validated are kept as the best.
     pub best: bool,
-    /// Training ends early.
     pub stop: bool,
 }
 

@@ -16,12 +16,10 @@ pub struct ExcludedRows {
 }
 
 impl ExcludedRows {
-    /// How many there are.
     pub fn count(&self) -> u64 {
         self.rows.len() as u64
     }
 
-    /// All of them.
     pub fn rows(&self) -> &[u64] {
         &self.rows
     }
@@ -34,9 +32,6 @@ impl ExcludedRows {
     }
 
     /// Lets the rows of a batch that are on the list weigh nothing, in place.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn leave_out_of(&self, batch: &Batch) -> Result<(), TchError> {
         if self.rows.is_empty() {
             return Ok(());
@@ -46,16 +41,12 @@ impl ExcludedRows {
         batch.leave_out(&slots.collect::<Vec<_>>())
     }
 
-    /// The list as a tensor.
     pub fn named(&self) -> Option<Named> {
         let rows: Vec<i64> = self.rows.iter().copied().map(u64::cast_signed).collect();
         (!rows.is_empty()).then(|| Named::of(STATE, &Tensor::from_slice(&rows)))
     }
 
     /// The list that `saved` holds; none when it names none.
-    ///
-    /// # Errors
-    /// When it is not a list of whole numbers.
     pub fn restore(saved: &BTreeMap<String, Tensor>) -> Result<Self, TchError> {
         let mut all = Self::default();
         if let Some(rows) = saved.get(STATE) {

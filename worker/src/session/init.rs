@@ -1,11 +1,8 @@
 //! Seeded initial weights as a checkpoint: a model before it has seen data.
 
-use super::{
-    SessionError,
-    learner::Learner,
-    progress::{EpochSums, Progress},
-    report::{self, Reporter},
-};
+use super::progress::{EpochSums, Progress};
+use super::report::{self, Reporter};
+use super::{SessionError, learner::Learner};
 use crate::{checkpoint, data::Sampler};
 use enn_common::{
     config::RunConfig,
@@ -18,9 +15,6 @@ use tch::Device;
 
 /// Writes the state of a training of no steps, as one rank, into the temporary directory `dir`. Messages: `Ready`,
 /// `ShardWritten`.
-///
-/// # Errors
-/// When the configuration does not fit the data's shape, or the disk refuses the shard.
 pub fn init(
     config: &RunConfig,
     meta: &StagedMeta,

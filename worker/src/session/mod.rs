@@ -1,4 +1,12 @@
-//! One worker's life: it boots, takes its task from the launcher, trains, predicts or writes initial weights, and ends.
+//! One worker: it boots, takes its task from the launcher, trains, predicts or writes initial weights, and ends.
+//!
+//! | files and folders, an import never points up | |
+//! |---|---|
+//! | `program`, `run`, `worker_loop` | the program, its first and last message, and a training worker from order to order |
+//! | `train`, `steps` | a training over several rounds; the steps of a training loop of the user's own |
+//! | `round`, `inference`, `init`, `torchrun` | one round; workers that do not train; initial weights; a place among ranks without a launcher |
+//! | `boot`, `learner`, `eval`, `recovery` | environment and process group; model and state; evaluation; the state of earlier rounds |
+//! | `link`, `memory`, `checkpointing`, `kernels`, `precision`, `dataset`, … | what these are made of |
 //!
 //! A program that builds its own worker calls [`program()`] from its `main` (or [`run_with`] after a start of its own), or [`train::train`] with a listener of its own
 //! ([`Reporter`]) and a world of one ([`enn_comm::Solo`]) when no launcher is wanted. One with a training loop of its own
@@ -21,7 +29,7 @@ pub mod init;
 pub mod kernels;
 pub mod learner;
 pub mod link;
-mod memory;
+pub mod memory;
 mod nonfinite_cause;
 mod own;
 pub mod precision;

@@ -15,7 +15,6 @@ use std::{
 };
 use tch::Kind;
 
-/// Rows named in a sentence.
 const NAMED_MAX: usize = 8;
 
 /// Where a replay must be finite: a loss, and the records of the backward pass that began with it.
@@ -30,7 +29,7 @@ pub(super) struct NonfiniteCause {
     pub(super) place: String,
     /// The place's number, if the operation works below f32 and its numbers outgrew that.
     pub(super) low: Option<usize>,
-    /// What the bad operand is for.
+    /// Role of the operand that is not finite.
     pub(super) role: Option<Role>,
 }
 
@@ -62,13 +61,12 @@ pub(super) fn first_of(numbers: impl IntoIterator<Item = i64>) -> String {
     first.join(", ") + if numbers.next().is_some() { ", …" } else { "" }
 }
 
-/// Rows of a tensor in words.
 fn named(rows: &kernel::NonfiniteRows) -> String {
     format!("{} rows ({})", rows.total, first_of(rows.first.iter().copied()))
 }
 
 impl NonfiniteCause {
-    /// What a replay found that ran in `cx` by `bisect`, and must be finite at its `ends`.
+    /// The cause that a replay found which ran in `cx` by `bisect`, and must be finite at its `ends`.
     pub(super) fn of(cx: &Cx<'_>, bisect: &Bisect<'_>, ends: &[End]) -> Option<Self> {
         cx.with_program(|program| {
             let makers = makers(program);

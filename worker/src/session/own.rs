@@ -3,7 +3,6 @@
 use enn_core::kernel::Extra;
 use enn_model::block::SubModels;
 
-/// Kernels and models of the user's program.
 #[derive(Debug, Clone, Default)]
 pub struct Own {
     /// Kernels, tried before those of the table.

@@ -1,10 +1,8 @@
 //! Where training is: everything that a resumed run must know beside weights and optimizer, as small tensors.
 
 use super::{SessionError, decide::EarlyStopping};
-use crate::{
-    checkpoint::Named,
-    data::{Position, Sampler},
-};
+use crate::checkpoint::Named;
+use crate::data::{Position, Sampler};
 use std::{collections::BTreeMap, path::Path};
 use tch::{Device, Kind, Tensor};
 
@@ -14,19 +12,18 @@ pub const COUNTS: &str = "progress.counts";
 pub const BEST: &str = "progress.best_metric";
 /// Sums of the epoch that is under way.
 pub const SUMS: &str = "progress.epoch_sums";
-/// What the order of samples depends on.
+/// Numbers on which the order of samples depends.
 pub const ORDER: &str = "progress.order";
 /// Rows and draws of each source, where sources have weights.
 pub const MIX: &str = "progress.mix";
 
-/// State of training.
+/// State of training beside weights and optimizer.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Progress {
     /// Epochs completed and steps done inside the current one.
     pub position: Position,
     /// Optimizer steps done since the run began, skipped ones included.
     pub step: u64,
-    /// How validation has gone.
     pub early_stopping: EarlyStopping,
     /// The step after which the best weights were validated; 0 before the first validation.
     pub best_step: u64,
@@ -34,13 +31,12 @@ pub struct Progress {
     pub skipped: u64,
     /// Refused steps that were run once more in vain: there is a limit.
     pub replays: u64,
-    /// The step after which weights were judged last: validated, and, at an epoch's end, its sums cleared.
+    /// The step after which weights were validated last; at an epoch's end its sums were cleared then.
     pub validated: u64,
     /// Then the mean over the last steps won.
     pub mean_won: bool,
     /// The step after which a checkpoint was due last.
     pub due: u64,
-    /// Training ended early.
     pub stopped_early: bool,
     /// All epochs are done, or training ended early.
     pub finished: bool,
@@ -52,10 +48,8 @@ pub struct Progress {
 #[derive(Debug)]
 pub struct EpochSums(pub Tensor);
 
-/// Number of sums.
 pub const EPOCH_SUMS: i64 = 5;
 
-/// The sums on the host.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EpochTotals {
     /// Loss over the valid cells of the steps that landed.
@@ -64,25 +58,18 @@ pub struct EpochTotals {
     pub cells: f64,
     /// Gradient norms of those steps.
     pub grad_norm: f64,
-    /// Steps that landed.
+    /// Number of steps that changed the weights.
     pub landed: f64,
     /// Steps skipped because loss or gradient was not finite.
     pub skipped: f64,
 }
 
 impl EpochSums {
-    /// All zero.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn new(device: Device) -> Result<Self, SessionError> {
         Ok(Self(Tensor::f_zeros([EPOCH_SUMS], (Kind::Double, device))?))
     }
 
     /// Adds a step by its loss sum and valid cells, f64 (2); `taken` is 1 when it landed, else 0.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn add(&mut self, loss_and_cells: &Tensor, grad_norm: &Tensor, taken: &Tensor) -> Result<(), SessionError> {
         let taken = taken.f_view([1])?;
         let zero = taken.f_zeros_like()?;
@@ -94,19 +81,11 @@ impl EpochSums {
         Ok(())
     }
 
-    /// Back to zero, for the next epoch.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn clear(&mut self) -> Result<(), SessionError> {
         let _ = self.0.f_zero_()?;
         Ok(())
     }
 
-    /// The sums on the host. Waits for the device.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn read(&self) -> Result<EpochTotals, SessionError> {
         let values = Vec::<f64>::try_from(self.0.f_to_device(Device::Cpu)?)?;
         let at = |i: usize| values.get(i).copied().unwrap_or(f64::NAN);
@@ -115,7 +94,7 @@ impl EpochSums {
 }
 
 impl Progress {
-    /// Whether the step that was done last is one to validate after, and was not judged yet.
+    /// Whether the step that was done last is one to validate after, and was not validated yet.
     pub fn owes_validation(&self) -> bool {
         self.step > self.validated && self.position.step.is_multiple_of(self.every)
     }

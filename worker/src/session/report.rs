@@ -1,4 +1,4 @@
-//! How a session speaks to whoever runs it, and hears that it should stop. The launcher behind a socket is one listener;
+//! How a session reports to the program that runs it, and learns that it should stop. The launcher behind a socket is one listener;
 //! a test or a user's own program is another.
 
 use crate::{checkpoint::staging::StagingMemory, probe::libtorch_version};
@@ -84,12 +84,10 @@ impl Recorder {
         Self { stop_at_step: Some(step), ..Self::default() }
     }
 
-    /// What was told so far; forgets it.
     pub fn take(&self) -> Vec<FromWorker> {
         self.messages.take()
     }
 
-    /// Asks the session to stop.
     pub fn request_stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }

@@ -1,12 +1,9 @@
 //! A worker that the launcher started, from its first message to its last.
 
+use super::boot::{self, read_json};
+use super::link::{Link, Order};
 use super::{
-    KernelTask, Own, PredictTask, SessionError,
-    boot::{self, read_json},
-    inference::predict::predict,
-    init,
-    link::{Link, Order},
-    report::Reporter,
+    KernelTask, Own, PredictTask, SessionError, inference::predict::predict, init, report::Reporter,
     worker_loop::WorkerLoop,
 };
 use crate::collective::ABORT_WAIT_MAX;
@@ -22,18 +19,12 @@ use enn_common::{
     },
 };
 
-/// Lives the life of a worker that the launcher started: from the environment to the last message.
-///
-/// # Errors
-/// What ended it early. The launcher has been told, when there was a connection.
+/// Runs a worker that the launcher started, from the environment to the last message.
 pub fn run(environment: &boot::Environment) -> Result<(), SessionError> {
     run_with(environment, &Own::default())
 }
 
-/// The same for a program of the user's with kernels or models of its own.
-///
-/// # Errors
-/// As [`run`].
+/// Runs a worker of a user's program with kernels or models of its own.
 pub fn run_with(environment: &boot::Environment, own: &Own) -> Result<(), SessionError> {
     let (link, first) = boot::meet(environment)?;
     report_panics(&link);
@@ -67,7 +58,7 @@ pub fn run_with(environment: &boot::Environment, own: &Own) -> Result<(), Sessio
             if let Err(lost) = sent {
                 tracing::error!(%lost, "could not tell the launcher");
             }
-            // Behind the word to the launcher, so that it blames this worker and not one that misses it in a collective.
+            // After the message to the launcher, so that it blames this worker and not one that misses it in a collective.
             if let Some(Err(error)) = group.map(|group| group.abort(ABORT_WAIT_MAX)) {
                 tracing::debug!(%error, "cutting the process group");
             }
@@ -110,7 +101,7 @@ fn perform(link: &Link, seat: &Assignment, mut kernels: KernelTask, own: &Own) -
     }
 }
 
-/// A panic is a fault of ours: the launcher hears of it too, with its place.
+/// Reports panics to the launcher, with their place.
 fn report_panics(link: &Link) {
     let sender = link.sender();
     let before = std::panic::take_hook();

@@ -1,4 +1,4 @@
-//! Training that lives through rounds: what one process keeps from the first to the last of them.
+//! A training over several rounds: what one process keeps from the first to the last of them.
 //!
 //! ```text
 //! prepare ─► round 0 ─┬─► finished
@@ -7,50 +7,29 @@
 //! A round is one process group; `super::round` is what happens in it. Weights change only after all sums of a step have come,
 //! so that a round that breaks leaves whole steps behind: of the ranks that are left none is more than one step ahead.
 
+use super::kernels::{KernelTask, Kernels};
+use super::round::task::{Ended, Outcome, RoundTask};
+use super::round::{Round, rehearse};
 use super::{
-    SessionError,
-    checkpointing::saver::Saver,
-    dataset::Dataset,
-    kernels::{KernelTask, Kernels},
-    recovery::shard_recovery::KeptState,
-    report::Reporter,
-    round::{
-        Round,
-        context::TrainContext,
-        ledger::Ledger,
-        rehearse,
-        state::TrainState,
-        task::{Ended, Outcome, RoundTask},
-    },
+    SessionError, checkpointing::saver::Saver, dataset::Dataset, recovery::shard_recovery::KeptState, report::Reporter,
+    round::context::TrainContext, round::ledger::Ledger, round::state::TrainState,
 };
 use crate::data::Sampler;
 use enn_comm::ProcessGroup;
-use enn_common::{
-    config::{
-        RunConfig,
-        train::{Collectives, Execution, Loss},
-    },
-    kernels::Quarantined,
-    profile::FOLDER,
-    staged::Split,
-    wire::control::Phase,
-};
+use enn_common::config::train::{Collectives, Execution, Loss};
+use enn_common::{config::RunConfig, kernels::Quarantined, profile::FOLDER, staged::Split, wire::control::Phase};
 use enn_core::{params::Share, profile::Profile};
 use enn_model::{block::SubModels, model::ModelSpec};
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use tch::Device;
 
-/// What to train, and where things are.
+/// A training to do, and where things are.
 #[derive(Debug, Clone)]
 pub struct TrainTask {
-    /// Staged directory.
     pub staged: PathBuf,
-    /// Folder of the run's checkpoints.
     pub checkpoints: PathBuf,
-    /// Device of this rank.
     pub device: Device,
     pub kernels: KernelTask,
-    /// Modules of the user's own.
     pub models: SubModels,
     /// The only round, for [`train`].
     pub round: RoundTask,
@@ -61,10 +40,6 @@ pub struct TrainTask {
 ///
 /// Messages to `reporter`: `Ready`, `PrecisionChosen`, `BatchChosen`, `ModelBuilt`, `Stepped`, `EpochEnded`, `ShardStaged`, `ShardWritten` or
 /// `ShardFailed`, `Trained`.
-///
-/// # Errors
-/// Those of data, model, libtorch, collectives and a resumed checkpoint that does not fit. A checkpoint that cannot be
-/// written is reported and training goes on.
 pub fn train(
     config: &RunConfig,
     task: &TrainTask,
@@ -78,7 +53,6 @@ pub fn train(
     }
 }
 
-/// One process's training.
 pub struct Training<'a> {
     context: TrainContext<'a>,
     state: TrainState,
@@ -86,9 +60,6 @@ pub struct Training<'a> {
 
 impl<'a> Training<'a> {
     /// Everything that needs no other rank: data are mapped, the model is built.
-    ///
-    /// # Errors
-    /// Those of data, model and libtorch.
     pub fn prepare(
         config: &RunConfig,
         task: &TrainTask,
@@ -129,9 +100,6 @@ impl<'a> Training<'a> {
 
     /// A step with a rank's first share, on weights that are thrown away: what is slow only the first time (device libraries,
     /// compiled kernels, the checks of kernels beside their references) is over before there is a seat.
-    ///
-    /// # Errors
-    /// Those of data, model and libtorch.
     pub fn rehearse(&mut self, world: u32) -> Result<(), SessionError> {
         rehearse(&self.context, &mut self.state, world)
     }
@@ -184,7 +152,7 @@ impl<'a> Training<'a> {
         Sampler { world: u64::from(world), accumulation, ..self.context.order.clone() }.micro_slots() > 1
     }
 
-    /// What its ranks are to add up through.
+    /// Collectives that its ranks are to sum through.
     pub fn collectives(&self) -> Collectives {
         let config = &self.context.config;
         // A graph takes in NCCL's only.
@@ -196,7 +164,6 @@ impl<'a> Training<'a> {
         Duration::try_from_secs_f64(self.context.config.cluster.grace_s).unwrap_or_default()
     }
 
-    /// Device it computes on.
     pub fn device(&self) -> Device {
         self.context.device
     }
@@ -214,7 +181,6 @@ impl<'a> Training<'a> {
         }
     }
 
-    /// Whole steps done.
     pub fn step(&self) -> u64 {
         match &self.state.kept {
             KeptState::Shard(shard) if !self.state.begun => shard.position.step(),

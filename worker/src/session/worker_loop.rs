@@ -1,4 +1,4 @@
-//! The life of a training worker: from order to order, from round to round, until training is over.
+//! The loop of a training worker: from order to order, from round to round, until training is over.
 //!
 //! ```text
 //! Stand ─► prepare ─► Warm ─┐
@@ -12,14 +12,11 @@
 //! **Invariant:** only the launcher ends a round. A collective's error is a fault of this worker unless the launcher says, within
 //! [`WORD_WAIT_MAX`], that the round is over.
 
-use super::{
-    KernelTask, SessionError,
-    boot::{self, read_json},
-    link::{Link, Order},
-    report::Reporter,
-    round::task::{Ended, RoundTask},
-    train::{TrainTask, Training},
-};
+use super::boot::{self, read_json};
+use super::link::{Link, Order};
+use super::round::task::{Ended, RoundTask};
+use super::train::{TrainTask, Training};
+use super::{KernelTask, SessionError, report::Reporter};
 use crate::collective::{ABORT_WAIT_MAX, COLLECTIVE_WAIT_MAX, SHUTDOWN_WAIT_MAX};
 use enn_comm::{Forming, ProcessGroup, Store, StoreAddr};
 use enn_common::{
@@ -33,12 +30,11 @@ use enn_model::block::SubModels;
 use std::{path::Path, time::Duration};
 use tch::Device;
 
-/// Longest wait for the launcher's word that a round is over, after a collective failed: it learns of a death by itself.
+/// Longest wait for the launcher's message that a round is over, after a collective failed: it notices a dead worker by itself.
 const WORD_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Share of the time that a run has to stop in which a worker waits, at most, for its last checkpoint to be committed.
 const COMMIT_GRACE: f64 = 0.5;
 
-/// A worker that trains.
 pub(super) struct WorkerLoop<'a> {
     link: &'a Link,
     kernels: KernelTask,
@@ -50,11 +46,9 @@ pub(super) struct WorkerLoop<'a> {
     group: Option<Box<dyn ProcessGroup>>,
 }
 
-/// What came of a round.
 enum AfterRound {
     /// Training is over; whether it was stopped on request.
     Over(bool),
-    /// The worker waits for its next order.
     Halted,
 }
 
@@ -63,7 +57,7 @@ impl<'a> WorkerLoop<'a> {
         Self { link, kernels, models, training: None, store: None, group: None }
     }
 
-    /// Lives from `first` to the end of training; whether it was stopped on request.
+    /// Carries out orders from `first` to the end of training; whether it was stopped on request.
     pub(super) fn run(&mut self, first: Order) -> Result<bool, SessionError> {
         let mut order = first;
         loop {
@@ -124,7 +118,6 @@ impl<'a> WorkerLoop<'a> {
         Ok(())
     }
 
-    /// One round.
     fn run_round(&mut self, seat: &Assignment) -> Result<AfterRound, SessionError> {
         let WorkerTask::Train { staged, resume, attempt } = &seat.task else {
             let found = "another task than training".to_owned();
@@ -145,7 +138,7 @@ impl<'a> WorkerLoop<'a> {
         let attempt = attempt.clone();
         let round = RoundTask { round: seat.round, resume, attempt, split: seat.split, local: seat.local_world_size };
         let wanted = training.collectives();
-        let ended = match boot::group(self.store.as_ref(), seat, (training.device(), wanted), &forming) {
+        let ended = match boot::group(self.store.as_ref(), seat, training.device(), wanted, &forming) {
             Ok(group) => training.round(self.group.insert(group).as_ref(), &round),
             Err(error) => Err(error),
         };
@@ -184,7 +177,7 @@ impl<'a> WorkerLoop<'a> {
         }
     }
 
-    /// Waits for what becomes of the last checkpoint. When whoever was to commit it is gone, the state is kept for the next to save.
+    /// Waits until the last checkpoint is committed or not. If the agent that was to commit it is gone, the state is kept and saved again.
     fn is_unsaved(&mut self, round: u64, step: u64) -> bool {
         let Some(training) = &mut self.training else { return false };
         let left = self.link.over_unsettled(round, step, training.grace().mul_f64(COMMIT_GRACE));
@@ -197,7 +190,7 @@ impl<'a> WorkerLoop<'a> {
     /// Leaves a group in which nothing is in flight.
     fn leave(&mut self) {
         if let Some(Err(error)) = self.group.take().map(|group| group.shutdown(SHUTDOWN_WAIT_MAX)) {
-            // Everything is told: a peer that left without a word changes nothing.
+            // All messages are sent: a peer that left without a message changes nothing.
             tracing::debug!(%error, "leaving the process group");
         }
     }

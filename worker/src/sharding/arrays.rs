@@ -2,10 +2,8 @@
 
 use crate::collective::{COLLECTIVE_WAIT_MAX, RankError};
 use enn_comm::{ProcessGroup, sharing};
-use enn_core::{
-    backend::duplicate,
-    params::{GradBuckets, Params, Share},
-};
+use enn_core::backend::duplicate;
+use enn_core::params::{GradBuckets, Params, Share};
 use enn_model::optim::{AdamW, AdamWSettings, Boxes, Ema, FlatParams, Shard, Tail};
 use tch::{TchError, Tensor};
 
@@ -14,7 +12,6 @@ pub(super) const WEIGHT_BYTES: f64 = 24.0;
 /// Bytes of a weight and its gradient.
 pub(super) const GRADIENT_BYTES: f64 = 8.0;
 
-/// Settings of the arrays beside the weights.
 #[derive(Debug, Clone, Copy)]
 pub struct StateSettings {
     pub optimizer: AdamWSettings,
@@ -29,9 +26,7 @@ pub struct StateArrays {
     pub params: Params,
     /// Gradients; none before it is known what this rank keeps.
     pub grads: GradBuckets,
-    /// Weights as flat arrays.
     pub weights: FlatParams,
-    /// AdamW with its moments.
     pub optimizer: AdamW,
     /// Moving average of the weights, if one is wanted.
     pub ema: Option<Ema>,
@@ -44,7 +39,7 @@ pub struct StateArrays {
     pub(super) is_one_share: bool,
 }
 
-/// What a checkpoint holds of arrays that are divided between ranks.
+/// Contents of a checkpoint where arrays are divided between ranks.
 pub struct StateParts {
     /// Weights by name, if every rank has them.
     pub weights: Vec<(String, Tensor)>,
@@ -56,9 +51,6 @@ pub struct StateParts {
 
 impl StateArrays {
     /// Weights alone. [`StateArrays::allocate`], or a strategy, makes the other arrays.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn bare(params: Params, settings: StateSettings) -> Result<Self, RankError> {
         let weights = FlatParams::of(&params);
         let optimizer = AdamW::new(&FlatParams::none(), settings.optimizer)?;
@@ -69,9 +61,6 @@ impl StateArrays {
 
     /// Makes the arrays that are missing, as far as this rank keeps them: gradients, moments of no step, and averages and best weights that
     /// are the weights of now.
-    ///
-    /// # Errors
-    /// When there is no memory for them.
     pub fn allocate(&mut self) -> Result<(), RankError> {
         self.allocate_grads()?;
         if !self.best.is_empty() {
@@ -110,6 +99,10 @@ impl StateArrays {
         self.weights.hold(share);
         let moments = if self.best.is_empty() { None } else { Some(self.cut()?) };
         divide_weights(self, share)?;
+        if let Some(mesh) = group.mesh() {
+            // Each of the ranks with this share saves a part of it.
+            self.weights.assign_copy(mesh.across.rank(), mesh.across.size());
+        }
         match moments {
             Some([exp_avg, exp_avg_sq]) => self.optimizer.keep(&self.weights, exp_avg, exp_avg_sq)?,
             None => self.allocate()?,
@@ -165,7 +158,7 @@ impl StateArrays {
         Ok(())
     }
 
-    /// What a checkpoint holds of divided arrays; `has_weights` where every rank has all weights.
+    /// Lists divided arrays as a checkpoint has them; `has_weights` where every rank has all weights.
     pub(super) fn parts(&self, which: Boxes, has_weights: bool) -> Result<StateParts, TchError> {
         let (mut shards, counts) = self.optimizer.shards(&self.weights, which);
         let mut weights = Vec::new();

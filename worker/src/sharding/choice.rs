@@ -14,11 +14,9 @@ const ALL: [&dyn Sharding; 4] = [REPLICATED, &Zero1, &Hsdp, &Fsdp];
 /// Share of a device's memory that the state may take; the rest is for activations, workspaces and collectives.
 const STATE_SHARE: f64 = 0.5;
 
-/// A strategy, and why it is taken.
 #[derive(Debug)]
 pub struct ChosenSharding {
     pub sharding: &'static dyn Sharding,
-    /// A sentence for the user.
     pub reason: String,
     /// Whether another one was asked for, which does not run on these nodes.
     pub instead: bool,
@@ -31,9 +29,6 @@ pub fn configured(strategy: Strategy) -> Option<&'static dyn Sharding> {
 
 /// Decides for a model of so many weights; `local` ranks are on this one's node. At most two collectives, where the answer does not
 /// follow from the configuration, so that all ranks take the same.
-///
-/// # Errors
-/// When the device does not answer, or a rank is lost.
 pub fn choose(
     wanted: Strategy,
     weights: i64,

@@ -6,12 +6,10 @@ use super::{Nodes, Sharding, StateArrays, StateParts, arrays::WEIGHT_BYTES};
 use crate::collective::RankError;
 use enn_comm::ProcessGroup;
 use enn_common::config::train::Strategy;
-use enn_core::{
-    autograd::{BucketId, Cx},
-    error::{HookError, OpError},
-    params::GradBuckets,
-};
-use enn_model::optim::{Boxes, FlatParams};
+use enn_core::autograd::{BucketId, Cx};
+use enn_core::error::{HookError, OpError};
+use enn_core::params::GradBuckets;
+use enn_model::optim::Boxes;
 use tch::{TchError, Tensor};
 
 #[derive(Debug)]
@@ -72,20 +70,19 @@ impl Sharding for Fsdp {
         arrays.weights.common()
     }
 
-    fn zero_grads(&self, cx: &Cx<'_>, grads: &GradBuckets) -> Result<(), OpError> {
-        cx.zero(grads.kept().into_iter().flatten())
+    fn zero_grads(&self, cx: &Cx<'_>, arrays: &StateArrays) -> Result<(), OpError> {
+        cx.zero(arrays.grads.kept().into_iter().flatten())
     }
 
     fn reduce_grads(
         &self,
         cx: &Cx<'_>,
-        _weights: &FlatParams,
-        grads: &GradBuckets,
+        arrays: &StateArrays,
         bucket: BucketId,
         _gradient: &Tensor,
         last: bool,
     ) -> Result<(), HookError> {
-        Ok(cx.reduce_gradients(grads, bucket, last)?)
+        Ok(cx.reduce_gradients(&arrays.grads, bucket, last)?)
     }
 
     fn state_parts(&self, arrays: &StateArrays, which: Boxes) -> Result<Option<StateParts>, TchError> {

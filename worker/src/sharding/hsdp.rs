@@ -1,18 +1,9 @@
 //! `hsdp`: [`Fsdp`] among the ranks of each node, and every node has all of the state.
 
-use super::{
-    Nodes, Placement, Sharding, StateArrays, StateParts, arrays::WEIGHT_BYTES, fsdp::Fsdp, replicated::Replicated,
-};
+use super::{Nodes, Placement, Sharding, arrays::WEIGHT_BYTES, fsdp::Fsdp, replicated::Replicated};
 use crate::collective::RankError;
 use enn_comm::ProcessGroup;
 use enn_common::config::train::Strategy;
-use enn_core::{
-    autograd::{BucketId, Cx},
-    error::{HookError, OpError},
-    params::GradBuckets,
-};
-use enn_model::optim::{Boxes, FlatParams};
-use tch::{TchError, Tensor};
 
 #[derive(Debug)]
 pub(super) struct Hsdp;
@@ -57,59 +48,7 @@ impl Sharding for Hsdp {
         Ok(group.by_node(local)?)
     }
 
-    fn shard(&self, arrays: &mut StateArrays, group: &dyn ProcessGroup) -> Result<(), RankError> {
-        Fsdp.shard(arrays, group)?;
-        if let Some(mesh) = group.mesh() {
-            arrays.weights.assign_copy(mesh.across.rank(), mesh.across.size());
-        }
-        Ok(())
-    }
-
-    fn keeps_weights(&self) -> bool {
-        Fsdp.keeps_weights()
-    }
-
-    fn gather(&self, arrays: &mut StateArrays, group: &dyn ProcessGroup) -> Result<(), RankError> {
-        Fsdp.gather(arrays, group)
-    }
-
-    fn unshard(&self, arrays: &mut StateArrays, group: &dyn ProcessGroup) -> Result<(), RankError> {
-        Fsdp.unshard(arrays, group)
-    }
-
-    fn reshard(&self, arrays: &mut StateArrays) -> Result<(), RankError> {
-        Fsdp.reshard(arrays)
-    }
-
-    fn publish(&self, arrays: &StateArrays, group: &dyn ProcessGroup) -> Result<(), RankError> {
-        Fsdp.publish(arrays, group)
-    }
-
-    fn common_weights(&self, arrays: &StateArrays) -> Result<Vec<Tensor>, TchError> {
-        Fsdp.common_weights(arrays)
-    }
-
-    fn zero_grads(&self, cx: &Cx<'_>, grads: &GradBuckets) -> Result<(), OpError> {
-        Fsdp.zero_grads(cx, grads)
-    }
-
-    fn reduce_grads(
-        &self,
-        cx: &Cx<'_>,
-        weights: &FlatParams,
-        grads: &GradBuckets,
-        bucket: BucketId,
-        gradient: &Tensor,
-        last: bool,
-    ) -> Result<(), HookError> {
-        Fsdp.reduce_grads(cx, weights, grads, bucket, gradient, last)
-    }
-
-    fn state_parts(&self, arrays: &StateArrays, which: Boxes) -> Result<Option<StateParts>, TchError> {
-        Fsdp.state_parts(arrays, which)
-    }
-
-    fn recover(&self, arrays: &mut StateArrays) -> bool {
-        Fsdp.recover(arrays)
+    fn among_sharing(&self) -> Option<&'static dyn Sharding> {
+        Some(&Fsdp)
     }
 }

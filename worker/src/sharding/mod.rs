@@ -17,24 +17,17 @@ pub use nodes::Nodes;
 use crate::collective::RankError;
 use enn_comm::ProcessGroup;
 use enn_common::config::train::Strategy;
-use enn_core::{
-    autograd::{BucketId, Cx},
-    error::{HookError, OpError},
-    params::GradBuckets,
-};
-use enn_model::optim::{Boxes, FlatParams};
+use enn_core::autograd::{BucketId, Cx};
+use enn_core::error::{HookError, OpError};
+use enn_model::optim::Boxes;
 use std::fmt;
 use tch::{TchError, Tensor};
 
-/// A strategy. Its methods describe one where every rank has all weights and gradients, unless a strategy says otherwise.
+/// A strategy. Without methods of its own it keeps all arrays on every rank.
 pub trait Sharding: fmt::Debug + Sync {
-    /// Its word in the configuration.
     fn strategy(&self) -> Strategy;
 
     /// Whether it runs on the nodes of this round. One collective at most, in `nodes`.
-    ///
-    /// # Errors
-    /// The collective's.
     fn placement(&self, _nodes: &dyn Fn() -> Result<Nodes, RankError>) -> Result<Placement, RankError> {
         Ok(Placement::Runs("as asked".to_owned()))
     }
@@ -54,11 +47,13 @@ pub trait Sharding: fmt::Debug + Sync {
     }
 
     /// Forms the groups of ranks that it needs within `group`; `local` ranks are on this node.
-    ///
-    /// # Errors
-    /// The group's.
     fn form_groups(&self, _group: &dyn ProcessGroup, _local: u32) -> Result<(), RankError> {
         Ok(())
+    }
+
+    /// The strategy that divides arrays between the ranks that share the state, if it is another one.
+    fn among_sharing(&self) -> Option<&'static dyn Sharding> {
+        None
     }
 
     /// Whether every rank has all weights and gradients at all times.
@@ -67,84 +62,62 @@ pub trait Sharding: fmt::Debug + Sync {
     }
 
     /// Keeps this rank's share of whole arrays, and allocates what they lack.
-    ///
-    /// # Errors
-    /// When there is no memory for the share.
-    fn shard(&self, arrays: &mut StateArrays, group: &dyn ProcessGroup) -> Result<(), RankError>;
+    fn shard(&self, arrays: &mut StateArrays, _group: &dyn ProcessGroup) -> Result<(), RankError> {
+        arrays.allocate()
+    }
 
     /// Makes all arrays whole on every rank, from the shares of all.
-    ///
-    /// # Errors
-    /// The collective's, and when there is no memory. The arrays are of no use then.
-    fn gather(&self, arrays: &mut StateArrays, group: &dyn ProcessGroup) -> Result<(), RankError>;
+    fn gather(&self, _arrays: &mut StateArrays, _group: &dyn ProcessGroup) -> Result<(), RankError> {
+        Ok(())
+    }
 
     /// Allocates all weights, and gathers them from all ranks, for what is computed outside of a step. Every rank calls it.
-    ///
-    /// # Errors
-    /// The collective's, and when there is no memory.
     fn unshard(&self, _arrays: &mut StateArrays, _group: &dyn ProcessGroup) -> Result<(), RankError> {
         Ok(())
     }
 
     /// Frees what [`Sharding::unshard`] allocated, and gradients that a step left allocated when it failed.
-    ///
-    /// # Errors
-    /// What libtorch says.
     fn reshard(&self, _arrays: &mut StateArrays) -> Result<(), RankError> {
         Ok(())
     }
 
     /// Brings to every rank what each wrote into its share of the weights outside of a step.
-    ///
-    /// # Errors
-    /// The collective's.
     fn publish(&self, arrays: &StateArrays, group: &dyn ProcessGroup) -> Result<(), RankError> {
         arrays.gather_weights(group)
     }
 
     /// The weights that must be equal on all ranks.
-    ///
-    /// # Errors
-    /// What libtorch says.
     fn common_weights(&self, arrays: &StateArrays) -> Result<Vec<Tensor>, TchError> {
         Ok(arrays.weights.slabs().iter().map(Tensor::shallow_clone).collect())
     }
 
     /// Sets the gradients of a step to zero.
-    ///
-    /// # Errors
-    /// A kernel's.
-    fn zero_grads(&self, cx: &Cx<'_>, _grads: &GradBuckets) -> Result<(), OpError> {
+    fn zero_grads(&self, cx: &Cx<'_>, _arrays: &StateArrays) -> Result<(), OpError> {
         cx.clear_gradients();
         Ok(())
     }
 
     /// Begins to sum a complete bucket of gradients over the ranks; `last` marks the last micro-batch of the step.
-    ///
-    /// # Errors
-    /// The collective's.
     fn reduce_grads(
         &self,
         cx: &Cx<'_>,
-        weights: &FlatParams,
-        _grads: &GradBuckets,
+        arrays: &StateArrays,
         _bucket: BucketId,
         gradient: &Tensor,
         last: bool,
     ) -> Result<(), HookError> {
         if last {
-            let (divided, common) = weights.share().split(gradient)?;
+            let (divided, common) = arrays.weights.share().split(gradient)?;
             divided.iter().try_for_each(|part| cx.reduce_scatter(part))?;
             common.iter().try_for_each(|part| cx.all_reduce(part))?;
         }
         Ok(())
     }
 
-    /// What a checkpoint holds of the arrays; `None` where every rank has all of them.
-    ///
-    /// # Errors
-    /// What libtorch says.
-    fn state_parts(&self, arrays: &StateArrays, which: Boxes) -> Result<Option<StateParts>, TchError>;
+    /// Lists the arrays as a checkpoint has them; `None` where every rank has all of them.
+    fn state_parts(&self, _arrays: &StateArrays, _which: Boxes) -> Result<Option<StateParts>, TchError> {
+        Ok(None)
+    }
 
     /// After a round that broke: makes this rank answer for all of its share, as if no other had the same. False where a step may have
     /// changed a part of the share.
@@ -156,7 +129,7 @@ pub trait Sharding: fmt::Debug + Sync {
 /// Where a strategy that was asked for runs.
 #[derive(Debug)]
 pub enum Placement {
-    /// It runs on these nodes; a sentence for the user.
+    /// The strategy runs on these nodes; a sentence for the user.
     Runs(String),
     /// Another one runs in its place; the reason.
     Instead(&'static dyn Sharding, String),

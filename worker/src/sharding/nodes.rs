@@ -3,9 +3,11 @@
 /// Ranks by node, those of a node after each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Nodes {
-    /// So many nodes with as many ranks each.
-    Even { nodes: u32, each: u32 },
-    /// The number of ranks of each node.
+    /// Nodes with as many ranks each.
+    Even {
+        nodes: u32,
+        each: u32,
+    },
     Uneven(Vec<u32>),
 }
 
@@ -27,7 +29,6 @@ impl Nodes {
         }
     }
 
-    /// Number of all ranks.
     pub fn ranks(&self) -> u32 {
         match self {
             Self::Even { nodes, each } => nodes * each,

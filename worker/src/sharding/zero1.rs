@@ -1,10 +1,8 @@
 //! `zero1`: every rank keeps all weights and gradients, and a share of moments, averages and best weights. It updates its share of the
 //! weights, which the ranks then exchange: a round that breaks meanwhile leaves no whole share.
 
-use super::{
-    Nodes, Sharding, StateArrays, StateParts,
-    arrays::{GRADIENT_BYTES, WEIGHT_BYTES},
-};
+use super::arrays::{GRADIENT_BYTES, WEIGHT_BYTES};
+use super::{Nodes, Sharding, StateArrays, StateParts};
 use crate::collective::RankError;
 use enn_comm::ProcessGroup;
 use enn_common::config::train::Strategy;

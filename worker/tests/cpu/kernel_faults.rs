@@ -214,7 +214,7 @@ fn make(
         parts.backward(cx, &loss, true)?;
         let norm = parts.complete(cx)?;
         let number = |i| functional::reshape(cx, &functional::narrow(cx, &inputs[1], 0, i, 1)?, &[]);
-        let stats = parts.optimize(cx, &norm, [&number(0)?, &number(1)?], None)?;
+        let stats = parts.optimize(cx, &norm, &number(0)?, &number(1)?, None)?;
         Ok::<_, OpError>(vec![loss, stats.taken])
     })?;
     Ok(ran.outputs[1].double_value(&[]) == 1.0)

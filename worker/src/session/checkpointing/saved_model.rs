@@ -8,12 +8,10 @@ use enn_common::{
 };
 use std::path::{Path, PathBuf};
 
-/// What the manifest of a checkpoint says of its model.
+/// The model of a checkpoint, as its manifest describes it.
 #[derive(Debug, Clone)]
 pub struct SavedModel {
-    /// Checkpoint directory.
     pub path: PathBuf,
-    /// Configuration of the run.
     pub config: RunConfig,
     /// Columns, grid and statistics of the training data.
     pub meta: StagedMeta,

@@ -1,18 +1,11 @@
 //! How this rank's share of a checkpoint leaves it: copied into memory of the launcher's, which writes it while training goes on,
 //! or, where there is no such memory, written here while training waits.
 
-use crate::{
-    checkpoint::{
-        CheckpointError, Named, Placed,
-        save::{self, ShardContent},
-        staging::Staging,
-    },
-    session::{
-        clock::{Alarm, Stopwatch},
-        error::SessionError,
-        report::Reporter,
-    },
-};
+use crate::checkpoint::save::{self, ShardContent};
+use crate::checkpoint::staging::Staging;
+use crate::checkpoint::{CheckpointError, Named, Placed};
+use crate::session::clock::{Alarm, Stopwatch};
+use crate::session::{error::SessionError, report::Reporter};
 use enn_common::{
     checkpoint::{
         ShardLayout, name,
@@ -43,38 +36,34 @@ const ALIVE_EVERY: Duration = Duration::from_millis(100);
 /// Threads that copy, at most: more do not make memory faster.
 const COPY_THREADS_MAX: usize = 4;
 
-/// What is to be saved, but for the state itself.
+/// A checkpoint that is due: everything about it but the state itself.
 #[derive(Debug)]
 pub(crate) struct DueCheckpoint {
     pub(crate) step: u64,
     pub(crate) epoch: u64,
     pub(crate) metric: Option<f64>,
-    /// The temporary directory of all ranks.
     pub(crate) dir: PathBuf,
     pub(crate) rank: u32,
     pub(crate) world: u32,
-    /// It is waited for, however far behind the disk is.
+    /// Whether it is waited for, however far behind the disk is.
     pub(crate) must: bool,
 }
 
-/// Saves shares.
+/// The way by which this rank's shares of checkpoints leave it.
 #[derive(Debug)]
 pub(crate) struct Saver {
     staging: Option<Staging>,
-    /// A share that the device still copies to its snapshot: told of when it is there.
+    /// A share that the device still copies to its snapshot; it is reported when it is there.
     coming: Option<Box<StagedShard>>,
     /// Steps hold for such a share before they change the state.
     holds: bool,
     plan: Plan,
     busy: Busy,
     blake3: bool,
-    /// Which checkpoints stay.
     keep: Rule,
-    /// The last checkpoint is old.
     pub(crate) alarm: Alarm,
 }
 
-/// What came of waiting for a snapshot.
 enum SnapshotSlot {
     Free(usize),
     /// Why there is none.
@@ -82,7 +71,6 @@ enum SnapshotSlot {
 }
 
 impl Saver {
-    /// Of a state on `device`.
     pub(crate) fn new(train: &TrainConfig, reporter: &dyn Reporter, device: Device) -> Self {
         let memory = if train.checkpoint_async { reporter.staging() } else { None };
         Self {
@@ -101,7 +89,7 @@ impl Saver {
         }
     }
 
-    /// What saves, for another state of the same training.
+    /// Moves to another state of the same training.
     pub(crate) fn take(&mut self) -> Self {
         let staging = self.staging.take();
         let coming = self.coming.take();
@@ -109,16 +97,13 @@ impl Saver {
     }
 
     /// Makes room for this rank's share of the items, beside the training.
-    ///
-    /// # Errors
-    /// When nobody listens any more.
     pub(crate) fn prepare(
         &mut self,
         items: (&[Named], &[Placed]),
         place: (u32, u32),
         reporter: &dyn Reporter,
     ) -> Result<(), SessionError> {
-        // What cannot be saved is told when it is to be.
+        // A share that cannot be saved is reported when it is due.
         let Ok(ShardContent { layout: ShardLayout { bytes, .. }, .. }) =
             ShardContent::planned(items.0, items.1, place.0, place.1, &mut self.plan)
         else {
@@ -128,16 +113,13 @@ impl Saver {
         prepared.or_else(|error| self.give_up(&error, reporter))
     }
 
-    /// What a step lets the device do before it changes the state.
+    /// The copy that a step lets the device do before it changes the state.
     pub(crate) fn copying(&self) -> Option<Copier> {
         self.staging.as_ref().and_then(Staging::copying).cloned()
     }
 
     /// Tells of a share that the device has copied by now; if it `must`, as soon as it has. Before anything but a step that holds for it
     /// changes the state.
-    ///
-    /// # Errors
-    /// When nobody listens any more.
     pub(crate) fn settle(&mut self, must: bool, reporter: &dyn Reporter) -> Result<(), SessionError> {
         let Some(staging) = &mut self.staging else { return Ok(()) };
         if self.coming.is_none() || !(must || staging.is_filled()) {
@@ -156,10 +138,7 @@ impl Saver {
     }
 
     /// Saves this rank's share of the items that every rank has, and the boxes that only this one has; whether it is saved, or will be.
-    /// The launcher is told, in this call or when the device has copied it ([`Saver::settle`]).
-    ///
-    /// # Errors
-    /// When nobody listens any more. That a share cannot be saved is told.
+    /// It is reported in this call, or when the device has copied it ([`Saver::settle`]).
     pub(crate) fn save(
         &mut self,
         items: (&[Named], &[Placed]),
@@ -173,7 +152,7 @@ impl Saver {
         Ok(saved)
     }
 
-    /// Saves it; what the launcher is to be told now.
+    /// Saves it, and returns the message that is due now.
     fn share(
         &mut self,
         items: (&[Named], &[Placed]),
@@ -291,7 +270,6 @@ impl Saver {
     }
 }
 
-/// Seconds since the Unix epoch.
 fn wall_time() -> f64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }

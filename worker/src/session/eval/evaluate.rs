@@ -18,30 +18,23 @@ pub const EVALUATION_ROWS: u64 = 256;
 /// Training rows that are measured at most: all of a large set would be an epoch more, to tell what a part tells as well.
 const TRAIN_ROWS_MAX: u64 = 1 << 20;
 
-/// What is measured.
 pub struct EvalModel<'a> {
-    /// Structure and buffers.
     pub model: &'a Model,
-    /// Weights.
     pub params: &'a Params,
-    /// Chooses kernels.
     pub kernels: &'a Manager,
     /// The loss, and the weights of the cells.
     pub objective: &'a Objective,
-    /// Rows of one forward pass.
     pub portion: &'a Portion,
-    /// Hears of it where memory is short.
     pub reporter: &'a dyn Reporter,
 }
 
 /// Measures a model on one in `thinning` rows of a split, of those that are not left out; the same numbers on every rank.
-///
-/// # Errors
-/// Those of the forward pass and of the collective.
 pub fn evaluate(
     eval: &EvalModel<'_>,
-    (data, left_out): (&Dataset, &ExcludedRows),
-    (split, thinning): (Split, u64),
+    data: &Dataset,
+    left_out: &ExcludedRows,
+    split: Split,
+    thinning: u64,
     group: &dyn ProcessGroup,
     device: Device,
 ) -> Result<Measured, SessionError> {
@@ -53,7 +46,7 @@ pub fn evaluate(
     let (start, end) = part(kept, u64::from(group.rank()), u64::from(group.size()));
     eval.portion.each(start..end, eval.reporter, |rows| {
         let mut part = sums.another()?;
-        let batch = data.gather((split, kept), rows, device)?;
+        let batch = data.gather(split, kept, rows, device)?;
         left_out.leave_out_of(&batch)?;
         let mut cx = Cx::eval(eval.params);
         cx.set_launcher(eval.kernels);
@@ -62,14 +55,15 @@ pub fn evaluate(
         let targets = model.targets(&cx, &cx.input(batch.y.shallow_clone()), &cx.input(batch.y_mask))?;
         let weight = objective.weight(&cx, &targets)?;
         let weight = weight.as_ref().map(|weight| weight.raw());
-        part.add(answer.point.raw(), &batch.y, (targets.valid.raw(), weight))?;
+        let mask = targets.valid.raw();
+        part.add(answer.point.raw(), &batch.y, mask, weight)?;
         part.add_loss(&objective.score(&cx, &model.calibrated(&cx, &output)?, &targets)?)?;
         if let (Some(low), Some(high)) = (answer.quantiles.first(), answer.quantiles.last()) {
-            part.add_interval([low.raw(), high.raw()], &batch.y, (targets.valid.raw(), weight))?;
+            part.add_interval(low.raw(), high.raw(), &batch.y, mask, weight)?;
         }
         if *objective.head() == Head::Classes {
-            part.add_classes(answer.point.raw(), &batch.y, (targets.valid.raw(), weight))?;
-            part.add_doubt(output.z.raw(), (targets.valid.raw(), weight))?;
+            part.add_classes(answer.point.raw(), &batch.y, mask, weight)?;
+            part.add_doubt(output.z.raw(), mask, weight)?;
         }
         part.add_gate(output.gate.raw(), batch.real)?;
         sums.merge(&part)

@@ -11,11 +11,11 @@ use tch::{Device, Kind, Tensor};
 const TOTALS: usize = 13;
 /// Places among them: |error|; error².
 const ERRORS: i64 = 0;
-/// Gate; gate values.
+/// Sum of gate values; their number.
 const GATE: i64 = 2;
 /// Loss; what it is divided by.
 const LOSS: i64 = 4;
-/// Valid cells.
+/// Number of valid cells.
 const VALID: i64 = 6;
 /// Targets within the interval; widths.
 const INTERVAL: i64 = 7;
@@ -28,24 +28,20 @@ const DOUBT: i64 = 12;
 /// Sums per cell: weight, prediction, prediction², target, target²; values less the cell's training mean.
 const PER_CELL: usize = 5;
 
-/// Where cells are valid (B, O) bool, and their weights (B, O), 0 where not; without weights all valid cells count the same.
-type Mask<'a> = (&'a Tensor, Option<&'a Tensor>);
-
 /// Sums in the making. One flat tensor, so that a split costs one collective.
 #[derive(Debug)]
 pub struct Sums {
     flat: Tensor,
     centre: Tensor,
-    /// What errors of the cells are multiplied by where they have no unit in common.
+    /// Factors of the errors of cells that have no unit in common.
     scales: Option<Tensor>,
 }
 
-/// What the sums say.
+/// Errors and other figures that follow from the sums.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
     /// Errors in target units. NaN where there is no valid cell.
     pub metrics: Metrics,
-    /// Mean gate over samples and tiles.
     pub gate_mean: f64,
     /// Predicted spread over target spread, median over the cells whose target varies.
     pub reactivity: f64,
@@ -56,46 +52,38 @@ pub struct Measured {
 
 impl Sums {
     /// Empty sums. `centre` (O) f64 holds a value near each cell's mean, so that spreads do not cancel.
-    ///
-    /// # Errors
-    /// What libtorch says, usually that memory is exhausted.
     pub fn new(centre: &[f64], device: Device) -> Result<Self, SessionError> {
         let flat = Tensor::f_zeros([(TOTALS + PER_CELL * centre.len()) as i64], (Kind::Double, device))?;
         Ok(Self { flat, centre: Tensor::f_from_slice(centre)?.f_to_device(device)?, scales: None })
     }
 
     /// With `StagedMeta::scales`.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn scaled(self, scales: Option<&[f64]>) -> Result<Self, SessionError> {
         let on_device = |scales: &[f64]| Tensor::f_from_slice(scales)?.f_to_device(self.flat.device());
         Ok(Self { scales: scales.map(on_device).transpose()?, ..self })
     }
 
     /// Empty sums around the same centre, with the same scales.
-    ///
-    /// # Errors
-    /// What libtorch says, usually that memory is exhausted.
     pub fn another(&self) -> Result<Self, SessionError> {
         let scales = self.scales.as_ref().map(Tensor::shallow_clone);
         Ok(Self { flat: self.flat.f_zeros_like()?, centre: self.centre.shallow_clone(), scales })
     }
 
     /// Adds other sums around the same centre.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn merge(&mut self, other: &Self) -> Result<(), SessionError> {
         let _ = self.flat.f_add_(&other.flat)?;
         Ok(())
     }
 
-    /// Adds predictions (B, O) and targets (B, O) in target units; cells where `mask` is false are left out.
-    ///
-    /// # Errors
-    /// What libtorch says of shapes or memory.
-    pub fn add(&mut self, prediction: &Tensor, target: &Tensor, (mask, weight): Mask<'_>) -> Result<(), SessionError> {
+    /// Adds predictions (B, O) and targets (B, O) in target units. `mask` (B, O) bool says where cells are valid, and `weight` (B, O) is 0
+    /// where they are not; without weights all valid cells count the same.
+    pub fn add(
+        &mut self,
+        prediction: &Tensor,
+        target: &Tensor,
+        mask: &Tensor,
+        weight: Option<&Tensor>,
+    ) -> Result<(), SessionError> {
         let zero = Tensor::f_zeros([1], (Kind::Double, self.flat.device()))?;
         let blank = |t: &Tensor| t.f_to_kind(Kind::Double)?.f_sub(&self.centre)?.f_where_self(mask, &zero);
         let p = blank(prediction)?;
@@ -126,23 +114,18 @@ impl Sums {
         Ok(())
     }
 
-    /// Adds the loss of a batch.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn add_loss(&mut self, loss: &BatchLoss) -> Result<(), SessionError> {
         self.add_at(LOSS, &[loss.sum.raw().f_to_kind(Kind::Double)?, loss.count.raw().shallow_clone()])
     }
 
     /// Adds intervals, low and high (B, O) in target units.
-    ///
-    /// # Errors
-    /// What libtorch says of shapes or memory.
     pub fn add_interval(
         &mut self,
-        [low, high]: [&Tensor; 2],
+        low: &Tensor,
+        high: &Tensor,
         target: &Tensor,
-        (mask, weight): Mask<'_>,
+        mask: &Tensor,
+        weight: Option<&Tensor>,
     ) -> Result<(), SessionError> {
         let count = weight.unwrap_or(mask).f_to_kind(Kind::Double)?;
         // A target that is not a number is in no interval.
@@ -155,14 +138,12 @@ impl Sums {
     }
 
     /// Adds rows of class probabilities (B, O) and their classes, 1 in one cell of each row (B, O).
-    ///
-    /// # Errors
-    /// What libtorch says of shapes or memory.
     pub fn add_classes(
         &mut self,
         probability: &Tensor,
         target: &Tensor,
-        (mask, weight): Mask<'_>,
+        mask: &Tensor,
+        weight: Option<&Tensor>,
     ) -> Result<(), SessionError> {
         let count = weight.unwrap_or(mask).f_select(1, 0)?.f_to_kind(Kind::Double)?;
         let likeliest = |t: &Tensor| t.f_argmax(1, false);
@@ -172,19 +153,13 @@ impl Sums {
     }
 
     /// Adds the scores of classes (B, O), whose rates in training are the centre.
-    ///
-    /// # Errors
-    /// What libtorch says of shapes or memory.
-    pub fn add_doubt(&mut self, scores: &Tensor, (mask, weight): Mask<'_>) -> Result<(), SessionError> {
+    pub fn add_doubt(&mut self, scores: &Tensor, mask: &Tensor, weight: Option<&Tensor>) -> Result<(), SessionError> {
         let count = weight.unwrap_or(mask).f_select(1, 0)?.f_to_kind(Kind::Double)?;
         let expected = scores.f_log_softmax(1, Kind::Double)?.f_mv(&self.centre)?;
         self.add_at(DOUBT, &[expected.f_neg()?.f_mul(&count)?.f_sum(Kind::Double)?])
     }
 
     /// Adds gate values (B, tiles); only the first `real` rows count.
-    ///
-    /// # Errors
-    /// What libtorch says of shapes.
     pub fn add_gate(&mut self, gate: &Tensor, real: usize) -> Result<(), SessionError> {
         let rows = gate.f_narrow(0, 0, real as i64)?;
         let _ = self.flat.f_narrow(0, GATE, 1)?.f_add_(&rows.f_sum(Kind::Double)?)?;
@@ -193,9 +168,6 @@ impl Sums {
     }
 
     /// Adds the ranks' sums and says what they mean; the same on every rank.
-    ///
-    /// # Errors
-    /// The collective's.
     pub fn finish(self, group: &dyn ProcessGroup, objective: &Objective) -> Result<Measured, SessionError> {
         group.all_reduce_sum(&self.flat)?.wait(COLLECTIVE_WAIT_MAX)?;
         let flat = Vec::<f64>::try_from(self.flat.f_to_device(Device::Cpu)?)?;
@@ -245,7 +217,7 @@ fn measure(flat: &[f64], centre: &[f64], is_scaled: bool, objective: &Objective)
     Measured { metrics, gate_mean: ratio(GATE, totals[GATE as usize + 1]), reactivity: median(&mut ratios), doubted }
 }
 
-/// NaN of nothing.
+/// The median; NaN if there are no values.
 fn median(values: &mut [f64]) -> f64 {
     if values.is_empty() {
         return f64::NAN;
@@ -277,11 +249,11 @@ mod tests {
             let y = Tensor::from_slice2(&[[1.0, 0.0], [0.0, 1.0]]).repeat([rows / 2, 1]);
             let mask = y.ones_like().to_kind(Kind::Bool);
             let scores = (&y * 2.0 - 1.0) * (logit / 2.0);
-            sums.add(&scores.softmax(1, Kind::Double), &y, (&mask, None)).unwrap();
+            sums.add(&scores.softmax(1, Kind::Double), &y, &mask, None).unwrap();
             let missed = -(scores.log_softmax(1, Kind::Double) * &y).sum(Kind::Double);
             sums.add_at(LOSS, &[missed, Tensor::from(rows as f64)]).unwrap();
-            sums.add_classes(&scores, &y, (&mask, None)).unwrap();
-            sums.add_doubt(&scores, (&mask, None)).unwrap();
+            sums.add_classes(&scores, &y, &mask, None).unwrap();
+            sums.add_doubt(&scores, &mask, None).unwrap();
             sums.finish(&Solo, &classes).unwrap()
         };
         let [careful, sure] = [3.0, 9.0].map(|logit| measured(10, logit));
@@ -305,8 +277,8 @@ mod tests {
         let tensor = |v: &[[f64; 2]]| Tensor::from_slice2(v) + offset;
         let mask = |v: &[[bool; 2]]| Tensor::from_slice(&v.concat()).view([-1, 2]);
         // In two parts, as chunks come.
-        sums.add(&tensor(&p[..3]), &tensor(&y[..3]), (&mask(&valid[..3]), None)).unwrap();
-        sums.add(&tensor(&p[3..]), &tensor(&y[3..]), (&mask(&valid[3..]), None)).unwrap();
+        sums.add(&tensor(&p[..3]), &tensor(&y[..3]), &mask(&valid[..3]), None).unwrap();
+        sums.add(&tensor(&p[3..]), &tensor(&y[3..]), &mask(&valid[3..]), None).unwrap();
         sums.add_gate(&Tensor::from_slice(&[0.25f32, 0.75, 9.0]).view([3, 1]), 2).unwrap();
         let measured = sums.finish(&Solo, &point()).unwrap();
 
@@ -335,7 +307,7 @@ mod tests {
         let mut sums = Sums::new(&[0.0; 2], Device::Cpu).unwrap().scaled(Some(&[1e-6, 1.0])).unwrap();
         let row = |v: [f64; 2]| Tensor::from_slice(&v).view([1, 2]);
         let y = row([0.0, 0.0]);
-        sums.add(&row([3e6, 1.0]), &y, (&y.isfinite(), None)).unwrap();
+        sums.add(&row([3e6, 1.0]), &y, &y.isfinite(), None).unwrap();
         close(sums.finish(&Solo, &point()).unwrap().metrics.scaled.unwrap(), 2.0);
         assert_eq!(Sums::new(&[0.0], Device::Cpu).unwrap().finish(&Solo, &point()).unwrap().metrics.scaled, None);
     }
@@ -358,8 +330,8 @@ mod tests {
         let objective = Objective::new(&TrainConfig { loss: Loss::Quantile, ..TrainConfig::default() });
         let mut sums = Sums::new(&[2.0], Device::Cpu).unwrap();
         let p = column(&[1.5, 3.0, 3.0, 7.0]);
-        sums.add(&p, &y, (&valid, Some(&weight))).unwrap();
-        sums.add_interval([&low, &high], &y, (&valid, Some(&weight))).unwrap();
+        sums.add(&p, &y, &valid, Some(&weight)).unwrap();
+        sums.add_interval(&low, &high, &y, &valid, Some(&weight)).unwrap();
         let metrics = sums.finish(&Solo, &objective).unwrap().metrics;
         let interval = metrics.interval.unwrap();
         close(metrics.mae, (0.5 + 2.0) / 6.0);
@@ -375,7 +347,7 @@ mod tests {
         let y = rows(&[0.0, 1.0, 0.0, 1.0, 0.0, 0.0, f64::NAN, f64::NAN, f64::NAN]);
         let p = rows(&[0.2, 0.5, 0.3, 0.2, 0.5, 0.3, 0.9, 0.05, 0.05]);
         let mut sums = Sums::new(&[0.0; 3], Device::Cpu).unwrap();
-        sums.add_classes(&p, &y, (&y.isfinite(), None)).unwrap();
+        sums.add_classes(&p, &y, &y.isfinite(), None).unwrap();
         let objective = Objective::new(&TrainConfig { loss: Loss::CrossEntropy, ..TrainConfig::default() });
         assert_eq!(sums.finish(&Solo, &objective).unwrap().metrics.accuracy, Some(0.5));
     }

@@ -2,10 +2,8 @@
 //! (`enn_common::wire::engine`). It ends when its input does; what brings libtorch down brings down this process only.
 
 use super::serve::Scratch;
-use crate::{
-    probe::libtorch_version,
-    session::{SessionError, boot},
-};
+use crate::probe::libtorch_version;
+use crate::session::{SessionError, boot};
 use enn_common::{
     fs::memory,
     wire::{
@@ -31,9 +29,6 @@ use tch::{Device, Tensor};
 const ONE_ROW: &str = "ENN_ONE_ROW";
 
 /// Answers until `input` ends.
-///
-/// # Errors
-/// What ended it early; whoever asks has been told.
 pub fn answer(mut input: impl BufRead, mut output: impl Write) -> Result<(), SessionError> {
     let done = answer_all(&mut input, &mut output);
     if let Err(error) = &done {
@@ -89,7 +84,7 @@ fn failed(path: &Path, message: String) -> SessionError {
     SessionError::Artifact { path: path.to_owned(), message }
 }
 
-/// What Linux calls the abilities of the first processor; empty where it does not say.
+/// Linux's names for the abilities of the first processor; empty where it names none.
 fn processor() -> HashSet<String> {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = text.lines().find_map(|line| line.strip_prefix("flags")?.split_once(':'));
@@ -127,7 +122,6 @@ fn fits(about: &BTreeMap<String, String>, device: Device, abilities: &HashSet<St
     ))
 }
 
-/// As a package calls a device.
 const fn kind(device: Device) -> &'static str {
     match device {
         Device::Cuda(_) => "cuda",
@@ -143,7 +137,7 @@ fn half(output: &Tensor) -> Result<Tensor, tch::TchError> {
     }
 }
 
-/// Tensors by number.
+/// Reads tensors whose names are the numbers of their ports.
 fn read(path: &Path, device: Device) -> Result<Vec<Tensor>, SessionError> {
     let wrong = |message: String| failed(path, message);
     let found = Tensor::read_safetensors(path).map_err(|error| wrong(error.to_string()))?;

@@ -2,10 +2,8 @@
 //! (`enn_common::wire::export`).
 
 use super::predict::{fits, load};
-use crate::{
-    export::{self, ExportedModel, Extras, Screen},
-    session::{Own, SessionError, checkpointing::saved_model::SavedModel, dataset::Dataset},
-};
+use crate::export::{self, ExportedModel, Extras, Screen};
+use crate::session::{Own, SessionError, checkpointing::saved_model::SavedModel, dataset::Dataset};
 use enn_common::{
     artifact::bounds::Bounds,
     graph::file,
@@ -31,9 +29,6 @@ const NO_CATEGORY: f64 = 1e6;
 const SPOILED_ROWS_MAX: usize = 16;
 
 /// Does the job on `input`, with modules of the program's own.
-///
-/// # Errors
-/// What ended it early; whoever asks has been told.
 pub(crate) fn answer(mut input: impl BufRead, mut output: impl Write, own: &Own) -> Result<(), SessionError> {
     let Some(job) = get::<ExportJob>(&mut input).map_err(SessionError::Pipe)? else { return Ok(()) };
     let done = exported(&job, own);
@@ -194,7 +189,7 @@ fn beyond(bound: f32, side: f32, stats: &Stats) -> f32 {
     bound + side * step
 }
 
-/// The same rows as the second call of a stream, whose first they were: a state that is not zero.
+/// Turns the rows into the second call of a stream, whose first they were: a state that is not zero.
 fn second_call(
     answered: &ExportedModel<'_>,
     given: BTreeMap<String, Tensor>,

@@ -4,10 +4,11 @@
 //! rows from all over the data ─► forward in the wanted precision ─► spread of each cell against the precision's last place
 //!   spread: keep it   no spread: forward in fp32 ─► spread: fp32 from the first row on   no spread: keep it, and warn
 //! ```
-//! **Invariant:** every rank looks at the same rows, so that all rows of a prediction are computed alike whoever computes them and
+//! **Invariant:** every rank looks at the same rows, so that all rows of a prediction are computed alike by any worker and
 //! after every interruption; no prediction is altered to look different.
 
-use crate::{data::Batch, session::SessionError};
+use crate::data::Batch;
+use crate::session::SessionError;
 use enn_common::staged::meta::Stats;
 use enn_core::precision::Format;
 use tch::{Kind, Tensor};
@@ -29,9 +30,6 @@ pub(crate) fn unit(format: Format) -> f64 {
 
 /// Whether answers z (B, O) to rows that differ are the same but for `unit`, in the cells whose targets varied in training. Where none
 /// did there is nothing to tell. `None`: the rows do not differ, so that others must be asked about.
-///
-/// # Errors
-/// What libtorch says.
 pub(crate) fn is_flat(batch: &Batch, z: &Tensor, targets: &[Stats], unit: f64) -> Result<Option<bool>, SessionError> {
     let varying: Vec<i64> = (0i64..).zip(targets).filter(|(_, one)| one.max > one.min).map(|(at, _)| at).collect();
     if varying.is_empty() {
@@ -48,7 +46,6 @@ pub(crate) fn is_flat(batch: &Batch, z: &Tensor, targets: &[Stats], unit: f64) -
     Ok(Some(flat.f_double_value(&[])? >= FLAT_SHARE))
 }
 
-/// Whether any two rows have different inputs.
 fn differs(batch: &Batch) -> Result<bool, SessionError> {
     if batch.x.size()[0] < 2 {
         return Ok(false);

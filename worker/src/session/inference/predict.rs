@@ -2,19 +2,16 @@
 //! process group is needed and a lost worker costs its unfinished chunk only.
 
 use super::guard;
-use crate::{
-    checkpoint::{self, ExpectedTensor as Entry},
-    data::{Batch, View},
-    session::{
-        SessionError,
-        checkpointing::saved_model::SavedModel,
-        dataset::{self, Dataset},
-        kernels::{KernelTask, Kernels},
-        learner::{OPTIONAL_OF_MODEL, restore_buffers, saved_calibration},
-        memory::{autobatch, host_memory, portion::Portion, room::Room},
-        precision::{Demand, Precision},
-        report::{self, Reporter},
-    },
+use crate::checkpoint::{self, ExpectedTensor as Entry};
+use crate::data::{Batch, View};
+use crate::session::dataset::{self, Dataset};
+use crate::session::kernels::{KernelTask, Kernels};
+use crate::session::learner::{OPTIONAL_OF_MODEL, restore_buffers, saved_calibration};
+use crate::session::memory::{autobatch, host_memory};
+use crate::session::precision::{Demand, Precision};
+use crate::session::report::{self, Reporter};
+use crate::session::{
+    SessionError, checkpointing::saved_model::SavedModel, memory::portion::Portion, memory::room::Room,
 };
 use enn_comm::Solo;
 use enn_common::{
@@ -40,17 +37,15 @@ const FORWARD_ROWS: u64 = 256;
 const FORWARD_ROWS_CUDA: u64 = 4096;
 /// Values of one forward pass at most, inputs and outputs together: 64 MiB.
 const FORWARD_VALUES_MAX: u64 = 16 << 20;
-/// Differing features told by name.
 const NAMES_TOLD: usize = 3;
 
-/// What to predict, and where things are.
+/// A prediction to make, and where things are.
 #[derive(Debug, Clone)]
 pub struct PredictTask {
     /// Staged directory; all its rows are predicted.
     pub staged: PathBuf,
     /// Committed checkpoint; its best weights are used.
     pub checkpoint: PathBuf,
-    /// Output directory.
     pub out: PathBuf,
     /// Rows per chunk, at least 1.
     pub chunk_rows: u64,
@@ -60,12 +55,9 @@ pub struct PredictTask {
     pub place: (u32, u32),
     /// Ranks on this host, which have its memory together.
     pub local: u32,
-    /// Device of this rank.
     pub device: Device,
-    /// What the encoder is to compute in.
     pub precision: Wanted,
     pub kernels: KernelTask,
-    /// Modules of the user's own.
     pub models: SubModels,
 }
 
@@ -80,7 +72,7 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
     let data = Dataset::open(&task.staged)?;
     fits(&task.staged, data.staged.0.meta(), &saved.meta)?;
     let kernels = Kernels::new(&saved.config, &task.kernels, reporter)?;
-    let mut predictor = Predictor::new((&saved, &task.models), &kernels, task.device, task.precision)?;
+    let mut predictor = Predictor::new(&saved, &task.models, &kernels, task.device, task.precision)?;
     report::ready(reporter, task.device, "none")?;
     let inputs = data.staged.inputs()?;
     if let Some(decision) = predictor.make_room(&inputs, task)? {
@@ -123,12 +115,10 @@ fn forward_rows(meta: &StagedMeta, device: Device) -> u64 {
     (FORWARD_VALUES_MAX / values).clamp(1, if device.is_cuda() { FORWARD_ROWS_CUDA } else { FORWARD_ROWS })
 }
 
-/// What is said of some rows.
 #[derive(Default)]
 pub(crate) struct Answers {
     /// Row-major, the user's units; NaN for a row without inputs.
     pub(crate) values: Vec<f32>,
-    /// Numbers of `RowStatus`.
     pub(crate) status: Vec<u8>,
 }
 
@@ -182,22 +172,19 @@ impl Answers {
     }
 }
 
-/// What came of looking at some answers before any is given.
+/// The result of looking at some answers before any is given.
 pub(crate) struct Guarded {
     /// The precision is the right one for all rows to come.
     pub(crate) settled: bool,
-    /// What the user should know.
     pub(crate) warning: Option<String>,
 }
 
-/// A model at work.
 pub(crate) struct Predictor<'a> {
     model: Model,
     params: Params,
     precision: Precision,
     kernels: &'a Kernels<'a>,
     device: Device,
-    /// Rows of one forward pass.
     portion: Portion,
     /// Shape of what is said of one row.
     shape: Vec<usize>,
@@ -210,7 +197,8 @@ pub(crate) struct Predictor<'a> {
 impl<'a> Predictor<'a> {
     /// The best weights of a checkpoint on `device`.
     pub(crate) fn new(
-        (saved, models): (&SavedModel, &SubModels),
+        saved: &SavedModel,
+        models: &SubModels,
         kernels: &'a Kernels<'a>,
         device: Device,
         wanted: Wanted,
@@ -244,7 +232,7 @@ impl<'a> Predictor<'a> {
             Answers::default().add(&self.model.answer(&cx, &output)?, &batch, None)?;
             Ok(cx.with_program(Program::peak_bytes))
         };
-        let fit = autobatch::fit(&mut Room::new((self.device, task.local), None, compute), most)?;
+        let fit = autobatch::fit(&mut Room::new(self.device, task.local, None, compute), most)?;
         self.portion = Portion::fitting(&fit, held);
         let of = if task.local > 1 { "a worker's part of the free memory" } else { "the free memory" };
         let news = task.place.0 == 0 || fit.rows < most;
@@ -317,7 +305,6 @@ impl<'a> Predictor<'a> {
         Ok(data.gather(&rows, rows.len(), self.device)?.to_device(self.device)?)
     }
 
-    /// What is said of rows of the data.
     pub(crate) fn answers(
         &self,
         data: &View<'_>,
@@ -337,7 +324,7 @@ impl<'a> Predictor<'a> {
         Ok(answers)
     }
 
-    /// What is said of all rows as the next call of a stream each, and their state after it. Empty is the state before the first.
+    /// Answers all rows as the next call of a stream each, and returns the state after it. Empty is the state before the first.
     pub(crate) fn streamed(
         &self,
         data: &View<'_>,
@@ -353,7 +340,7 @@ impl<'a> Predictor<'a> {
         Ok((answers, after))
     }
 
-    /// What has no history has no answer.
+    /// Takes back the answers to series without history.
     fn hold(&self, answers: &mut Answers, batch: &Batch) -> Result<(), SessionError> {
         match &self.histories {
             Some(histories) => answers.hold(histories, batch, &self.targets),

@@ -3,19 +3,12 @@
 //!
 //! **Invariant:** what a batch is answered depends on it and on the batches up to the first whose rows differ, by which the precision is settled.
 
-use super::{
-    predict::{Predictor, fits},
-    stream_state::StreamLayout,
-};
-use crate::{
-    data::View,
-    session::{
-        Own, SessionError, boot,
-        checkpointing::saved_model::SavedModel,
-        dataset::Dataset,
-        kernels::{KernelTask, Kernels},
-        report::Reporter,
-    },
+use super::predict::{Predictor, fits};
+use super::stream_state::StreamLayout;
+use crate::data::View;
+use crate::session::kernels::{KernelTask, Kernels};
+use crate::session::{
+    Own, SessionError, boot, checkpointing::saved_model::SavedModel, dataset::Dataset, report::Reporter,
 };
 use enn_common::wire::{
     client::ClientError,
@@ -30,7 +23,7 @@ use std::{
 };
 use tch::Device;
 
-/// Nobody hears what is told; the log does.
+/// A reporter that writes messages to the log.
 struct Log;
 
 impl Reporter for Log {
@@ -46,22 +39,19 @@ impl Reporter for Log {
     }
 }
 
-/// Directory of what is exchanged, gone when it is dropped: whoever asked may have been killed.
+/// Directory of exchanged files, removed on drop: the program that asked may have been killed.
 pub(crate) struct Scratch(pub(crate) Option<PathBuf>);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Some(dir) = &self.0 {
-            // It is gone already when whoever asked has ended well.
+            // It is gone already if the program that asked has ended well.
             let _gone = std::fs::remove_dir_all(dir);
         }
     }
 }
 
 /// Answers until `input` ends, with modules of the program's own.
-///
-/// # Errors
-/// What ended it early; whoever asks has been told.
 pub fn serve(mut input: impl BufRead, mut output: impl Write, own: &Own) -> Result<(), SessionError> {
     let done = answer_all(&mut input, &mut output, own);
     if let Err(error) = &done {
@@ -82,7 +72,7 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> R
     let device = boot::named_device(&begin.device, 0)?;
     let saved = SavedModel::open(&begin.checkpoint)?;
     let kernels = Kernels::new(&saved.config, &KernelTask::default(), &Log)?;
-    let mut predictor = Predictor::new((&saved, &own.models), &kernels, device, begin.precision)?;
+    let mut predictor = Predictor::new(&saved, &own.models, &kernels, device, begin.precision)?;
     let width = saved.meta.features.len();
     let layout = if begin.stream { Some(stream_layout(&predictor, width, device)?) } else { None };
     let ready =
@@ -110,7 +100,7 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> R
                 put(output, &reply).map_err(SessionError::Pipe)?;
             }
             ServeQuestion::Rows { rows } => {
-                let (x, mask) = inputs(input, (rows, width))?;
+                let (x, mask) = inputs(input, rows, width)?;
                 let view = View::inputs(rows as usize, width, &x, &mask)?;
                 guard(&view, output)?;
                 let answers = predictor.answers(&view, 0..rows, &Log)?;
@@ -119,7 +109,7 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> R
                 put_numbers(output, &answers.values, &answers.status).map_err(SessionError::Pipe)?;
             }
             ServeQuestion::Stream { rows } => {
-                let (x, mask) = inputs(input, (rows, width))?;
+                let (x, mask) = inputs(input, rows, width)?;
                 let layout = layout.as_ref().ok_or_else(no_streams)?;
                 let state = layout.numbers();
                 let before = get_numbers(input, rows.saturating_mul(state as u64)).map_err(SessionError::Pipe)?;
@@ -141,13 +131,13 @@ fn no_streams() -> SessionError {
 }
 
 /// The inputs that follow a question, and which of them are there.
-fn inputs(input: &mut impl BufRead, (rows, width): (u64, usize)) -> Result<(Vec<f32>, Vec<u8>), SessionError> {
+fn inputs(input: &mut impl BufRead, rows: u64, width: usize) -> Result<(Vec<f32>, Vec<u8>), SessionError> {
     let x = get_numbers(input, rows.saturating_mul(width as u64)).map_err(SessionError::Pipe)?;
     let mask = x.iter().map(|value| u8::from(!value.is_nan())).collect();
     Ok((x, mask))
 }
 
-/// What streams of the model carry: by a row without inputs.
+/// Finds the state of the model's streams, by a row without inputs.
 fn stream_layout(predictor: &Predictor<'_>, width: usize, device: Device) -> Result<StreamLayout, SessionError> {
     let x = vec![f32::NAN; width];
     let mask = vec![0; width];

@@ -1,4 +1,4 @@
-//! What the streams of a server carry from call to call, as rows of numbers for whoever keeps them: names, shapes and types stay here.
+//! The state of a server's streams from call to call, as rows of numbers that the server keeps: names, shapes and types stay here.
 
 use crate::session::SessionError;
 use enn_model::block::StreamState;
@@ -18,7 +18,7 @@ impl StreamLayout {
         Self { parts: after.named().into_iter().map(part).collect(), device }
     }
 
-    /// Numbers of a row; 0 where nothing is carried.
+    /// Numbers of a row; 0 where the streams have no state.
     pub(crate) fn numbers(&self) -> usize {
         self.parts.iter().map(|(_, sizes, _)| sizes.iter().product::<i64>() as usize).sum()
     }

@@ -1,4 +1,6 @@
-//! What learns: model, weights, gradients, optimizer, average and best weights.
+//! The model that learns with its state, how a checkpoint names it, and how it begins as another one.
+//!
+//! Imports `agree`, `checkpointing`, `memory` and `precision` of the session, and of the crate `sharding`.
 
 pub(crate) mod pretrained;
 mod state_dict;
@@ -6,81 +8,47 @@ mod state_dict;
 pub use state_dict::{Counts, OPTIONAL, OPTIONAL_OF_MODEL, restore_buffers, saved_calibration};
 
 use super::{SessionError, agree::agree, memory::room, precision::Precision};
-use crate::{
-    collective::COLLECTIVE_WAIT_MAX,
-    sharding::{REPLICATED, Sharding, StateArrays, StateSettings},
-};
+use crate::collective::COLLECTIVE_WAIT_MAX;
+use crate::sharding::{REPLICATED, Sharding, StateArrays, StateSettings};
 use enn_comm::{ProcessGroup, sharing};
-use enn_common::{
-    config::{
-        RunConfig,
-        parent::ScalerChoice,
-        train::{Averaging, Execution},
-    },
-    staged::meta::FeatureMeta,
-};
-use enn_core::{
-    autograd::{Executor, Mode},
-    params::{GradBuckets, ParamBuilder, Params},
-};
-use enn_model::{
-    block::SubModels,
-    loss::Objective,
-    model::{Calibration, Model, ModelSpec, PretrainedModel, PretrainedReport, RowTensors, StartReport},
-    optim::{AdamW, AdamWSettings, Ema, FlatParams, Schedule, Tail},
-};
+use enn_common::config::train::{Averaging, Execution};
+use enn_common::{config::RunConfig, config::parent::ScalerChoice, staged::meta::FeatureMeta};
+use enn_core::autograd::{Executor, Mode};
+use enn_core::params::ParamBuilder;
+use enn_model::model::{Calibration, Model, ModelSpec, PretrainedModel, PretrainedReport, RowTensors, StartReport};
+use enn_model::optim::{AdamWSettings, Ema, Schedule, Tail};
+use enn_model::{block::SubModels, loss::Objective};
 use tch::{Device, Tensor};
 
-/// Model and optimizer of one training.
 pub struct Learner {
-    /// Structure and buffers.
     pub model: Model,
     /// Weights and all that is kept beside them.
     pub arrays: StateArrays,
     /// How the best weights answer; the model itself answers so only where they are measured for the last time.
     pub calibration: Calibration,
-    /// What is minimised.
     pub objective: Objective,
-    /// Learning rate.
     pub schedule: Schedule,
-    /// How steps are executed.
     pub executor: Executor,
-    /// What is computed with.
     pub precision: Precision,
     /// Whether blocks compute their activations again in the backward pass.
     pub recompute: bool,
-    /// How the arrays are divided between ranks.
     sharding: &'static dyn Sharding,
 }
 
-/// What the code of a step reads; the rest of a [`Learner`] is the executor's.
+/// Everything that the code of a step reads; the rest of a [`Learner`] is the executor's.
 pub struct Parts<'a> {
-    /// Structure and buffers.
     pub model: &'a Model,
-    /// How the arrays are divided between ranks.
+    pub arrays: &'a StateArrays,
     pub sharding: &'static dyn Sharding,
-    /// Weights by name.
-    pub params: &'a Params,
-    pub grads: &'a GradBuckets,
-    /// Weights as flat arrays.
-    pub weights: &'a FlatParams,
-    /// Moments.
-    pub optimizer: &'a AdamW,
     /// Averages of the weights, those that have begun.
     pub averages: [Option<&'a Ema>; 2],
-    /// What is minimised.
     pub objective: &'a Objective,
-    /// What is computed with.
     pub precision: &'a Precision,
-    /// Whether blocks compute their activations again.
     pub recompute: bool,
 }
 
 impl Learner {
     /// Builds everything with seeded weights: the same on every rank and device.
-    ///
-    /// # Errors
-    /// When the configuration does not fit the data or memory is exhausted.
     pub fn build(
         config: &RunConfig,
         spec: &ModelSpec,
@@ -95,9 +63,6 @@ impl Learner {
 
     /// Builds a learner without gradients, moments, averages and best weights, of which a rank may keep a share only: [`Learner::shard`]
     /// makes them, or [`StateArrays::allocate`] all of them.
-    ///
-    /// # Errors
-    /// As [`Learner::build`].
     pub fn bare(
         config: &RunConfig,
         spec: &ModelSpec,
@@ -137,10 +102,6 @@ impl Learner {
         })
     }
 
-    /// Computes in `precision` from now on.
-    ///
-    /// # Errors
-    /// When there is no memory for the weights' low-precision copies.
     pub fn take_precision(&mut self, precision: Precision) -> Result<(), SessionError> {
         if let Some(kind) = precision.copies() {
             self.arrays.params.keep_shadows(kind)?;
@@ -150,16 +111,12 @@ impl Learner {
         Ok(())
     }
 
-    /// The executor, and what it executes.
     pub fn split(&mut self) -> (&mut Executor, Parts<'_>) {
         let arrays = &self.arrays;
         let parts = Parts {
             model: &self.model,
+            arrays,
             sharding: self.sharding,
-            params: &arrays.params,
-            grads: &arrays.grads,
-            weights: &arrays.weights,
-            optimizer: &arrays.optimizer,
             averages: [arrays.ema.as_ref(), arrays.tail.as_ref().and_then(Tail::begun)],
             objective: &self.objective,
             precision: &self.precision,
@@ -169,9 +126,6 @@ impl Learner {
     }
 
     /// Sets the base head from training rows (x, x mask, y, y mask) in the user's units; see `Model::initialise_from_data`.
-    ///
-    /// # Errors
-    /// When libtorch's eigensolver fails.
     pub fn start_from(&mut self, rows: &crate::data::Batch) -> Result<StartReport, SessionError> {
         let rows = RowTensors { x: &rows.x, x_valid: &rows.x_mask, y: &rows.y, y_valid: &rows.y_mask };
         let report = self.model.initialise_from_data(&mut self.arrays.params, rows)?;
@@ -180,9 +134,6 @@ impl Learner {
     }
 
     /// Begins as another model, as far as it fits; see [`Model::load_pretrained`].
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn load_pretrained(
         &mut self,
         inputs: &[FeatureMeta],
@@ -193,9 +144,6 @@ impl Learner {
     }
 
     /// Lets gradients lie where the group adds them up fastest. Before the first step.
-    ///
-    /// # Errors
-    /// The collective's.
     pub fn share_gradients(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         // Copy engines cannot be captured: the ranks would not do the same in a step that one of them captures.
         if self.executor.captures_collectives() {
@@ -205,9 +153,6 @@ impl Learner {
     }
 
     /// Gives every rank rank 0's weights. What is kept beside them is to be made anew.
-    ///
-    /// # Errors
-    /// The collective's.
     pub fn share_weights(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         for slab in self.arrays.weights.slabs() {
             group.broadcast(slab, 0)?.wait(COLLECTIVE_WAIT_MAX)?;
@@ -217,12 +162,10 @@ impl Learner {
     }
 
     /// Divides the arrays between the ranks as `sharding` does, until [`Learner::gather`]. A bare learner is bare no more.
-    ///
-    /// # Errors
-    /// When there is no memory for the share.
     pub fn shard(&mut self, group: &dyn ProcessGroup, sharding: &'static dyn Sharding) -> Result<(), SessionError> {
         // A rank that is alone has all of the state.
-        let sharding = if sharing(group).size() == 1 { REPLICATED } else { sharding };
+        let is_alone = sharing(group).size() == 1;
+        let sharding = if is_alone { REPLICATED } else { sharding.among_sharing().unwrap_or(sharding) };
         sharding.shard(&mut self.arrays, group)?;
         self.sharding = sharding;
         if sharding.keeps_weights() {
@@ -235,9 +178,6 @@ impl Learner {
     }
 
     /// Makes the arrays whole again, from all ranks' shares.
-    ///
-    /// # Errors
-    /// The collective's, and when there is no memory. The state is of no use then.
     pub fn gather(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         if self.arrays.is_sharded() {
             self.sharding.gather(&mut self.arrays, group)?;
@@ -247,23 +187,17 @@ impl Learner {
         Ok(())
     }
 
-    /// See [`Sharding::recover`].
+    /// Makes this rank answer for all of its share ([`Sharding::recover`]).
     pub fn recover_shard(&mut self) -> bool {
         self.sharding.recover(&mut self.arrays)
     }
 
-    /// See [`Sharding::unshard`]; [`Learner::reshard`] takes it back.
-    ///
-    /// # Errors
-    /// The collective's, and when there is no memory.
+    /// Makes all weights available outside of a step ([`Sharding::unshard`]), until [`Learner::reshard`].
     pub fn unshard(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         Ok(self.sharding.unshard(&mut self.arrays, group)?)
     }
 
-    /// See [`Sharding::reshard`].
-    ///
-    /// # Errors
-    /// What libtorch says.
+    /// Frees what [`Learner::unshard`] allocated ([`Sharding::reshard`]).
     pub fn reshard(&mut self) -> Result<(), SessionError> {
         Ok(self.sharding.reshard(&mut self.arrays)?)
     }
@@ -291,27 +225,18 @@ impl Learner {
     }
 
     /// Keeps the average of now as the best weights; the weights themselves where there is no average.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn keep_average_as_best(&mut self) -> Result<(), SessionError> {
         let weights = self.arrays.weights.own()?;
         copy_into(&mut self.arrays.best, self.arrays.ema.as_ref().map_or(&weights[..], Ema::kept))
     }
 
     /// Keeps the mean over the last steps as the best weights, once there is one.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn keep_tail_as_best(&mut self) -> Result<(), SessionError> {
         let mean = self.arrays.tail.as_ref().and_then(Tail::begun);
         mean.map_or(Ok(()), |mean| copy_into(&mut self.arrays.best, mean.kept()))
     }
 
     /// Exchanges weights and average, when there is one. Twice changes nothing.
-    ///
-    /// # Errors
-    /// What libtorch says, and the collective's where the average is shared.
     pub fn swap_average(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         let Some(ema) = &mut self.arrays.ema else { return Ok(()) };
         ema.swap(&self.arrays.weights)?;
@@ -330,9 +255,6 @@ impl Learner {
     }
 
     /// Exchanges the weights and their mean over the last steps, once there is one. Twice changes nothing.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn swap_tail(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         let Some(tail) = &mut self.arrays.tail else { return Ok(()) };
         tail.swap(&self.arrays.weights)?;
@@ -340,9 +262,6 @@ impl Learner {
     }
 
     /// Exchanges the weights and the best ones. Twice changes nothing.
-    ///
-    /// # Errors
-    /// What libtorch says, and the collective's where the best weights are shared.
     pub fn swap_best(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         self.arrays.weights.exchange(&mut self.arrays.best)?;
         Ok(self.sharding.publish(&self.arrays, group)?)

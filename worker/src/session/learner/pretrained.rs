@@ -1,19 +1,14 @@
 //! Another model's weights as the start of a training.
 
 use super::Learner;
-use crate::{
-    checkpoint,
-    session::{SessionError, checkpointing::saved_model::SavedModel},
-};
-use enn_common::{
-    config::{Parent, parent::ScalerChoice},
-    staged::StagedMeta,
-};
+use crate::checkpoint;
+use crate::session::{SessionError, checkpointing::saved_model::SavedModel};
+use enn_common::{config::Parent, config::parent::ScalerChoice, staged::StagedMeta};
 use enn_model::model::{PretrainedModel, PretrainedReport};
 use std::collections::BTreeMap;
 use tch::Tensor;
 
-/// What is told of each kind, at most.
+/// Most entries of each kind that are named in the message.
 const TOLD_MAX: usize = 8;
 /// Beginnings of names in the parent's checkpoint: its best weights, and its buffers.
 const WEIGHTS: &str = "best.";

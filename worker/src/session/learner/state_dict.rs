@@ -1,21 +1,17 @@
 //! What learns as a checkpoint has it: the names of its tensors, what of them this rank keeps and answers for, and putting them back.
 
 use super::Learner;
-use crate::{
-    checkpoint::{ExpectedTensor, Named, Placed, ShardedTensors},
-    session::{SessionError, precision},
-    sharding::StateArrays,
-};
-use enn_model::{
-    model::{Calibration, Model},
-    optim::{Boxes, FlatParams, Shard, Tail, tail},
-};
+use crate::checkpoint::{ExpectedTensor, Named, Placed, ShardedTensors};
+use crate::session::{SessionError, precision};
+use crate::sharding::StateArrays;
+use enn_model::model::{Calibration, Model};
+use enn_model::optim::{Boxes, FlatParams, Shard, Tail, tail};
 use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor};
 
 /// Names, by their beginning, of what a state has only sometimes: it depends on the precision, or comes towards the end.
 pub const OPTIONAL: [&str; 4] = [precision::STATE, tail::PREFIX, CALIBRATION, REBASE];
-/// Those of them that predictions need.
+/// Names among them that predictions need.
 pub const OPTIONAL_OF_MODEL: [&str; 2] = [CALIBRATION, REBASE];
 /// Beginning of the names of what a model has that began as another one's with a scaler of its own.
 const REBASE: &str = "model.scaler.z_";
@@ -25,9 +21,6 @@ const CALIBRATION: &str = "model.calibration.";
 impl Learner {
     /// The state by name, as views: nothing is copied. What every rank has, and of what is shared between them the boxes that
     /// this rank answers for.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn checkpoint_parts(&self) -> Result<(Vec<Named>, Vec<Placed>), SessionError> {
         self.parts(Boxes::Assigned)
     }
@@ -63,11 +56,8 @@ impl Learner {
         all
     }
 
-    /// What a saved state must have, but for what may be missing ([`OPTIONAL`]): whole tensors, and, of what is shared between ranks, the
-    /// boxes that this one keeps, to be read to where they are.
-    ///
-    /// # Errors
-    /// What libtorch says.
+    /// Returns the tensors that a saved state must have, but for what may be missing ([`OPTIONAL`]): whole ones, and, of what is shared
+    /// between ranks, the boxes that this one keeps, to be read to where they are.
     pub fn expected(&self) -> Result<(Vec<ExpectedTensor>, ShardedTensors), SessionError> {
         let sometimes = |fqn: &str| OPTIONAL.iter().any(|prefix| fqn.starts_with(prefix));
         let (items, boxes) = self.parts(Boxes::Kept)?;
@@ -92,9 +82,6 @@ impl Learner {
 
     /// Puts a saved state in place, but for boxes, which are. `steps` optimizer steps were done, `skipped` of them refused. Before the
     /// first step only the weights are taken: the scaler stays that of the data, moments stay zero.
-    ///
-    /// # Errors
-    /// When an entry is missing or has another shape.
     pub fn restore(&mut self, saved: &BTreeMap<String, Tensor>, counts: Counts) -> Result<(), SessionError> {
         let is_sharded = self.arrays.is_sharded();
         let StateArrays { params, weights, optimizer, ema, tail, best, .. } = &mut self.arrays;
@@ -138,7 +125,6 @@ pub struct Counts {
     pub skipped: u64,
 }
 
-/// Weights and buffers under `model.`.
 fn model_state(model: &Model, weights: &FlatParams) -> Vec<Named> {
     let mut all = prefixed("model", weights.views(weights.slabs()));
     all.extend(prefixed("model", model.buffers()));
@@ -146,9 +132,6 @@ fn model_state(model: &Model, weights: &FlatParams) -> Vec<Named> {
 }
 
 /// Copies `model.<buffer>` of a checkpoint into the model.
-///
-/// # Errors
-/// When a buffer has another shape.
 pub fn restore_buffers(model: &mut Model, saved: &BTreeMap<String, Tensor>) -> Result<(), SessionError> {
     let sometimes = saved.keys().filter(|name| name.starts_with(REBASE)).filter_map(|name| name.strip_prefix("model."));
     let names: Vec<String> = model.buffers().into_iter().map(|(name, _)| name).collect();
@@ -161,9 +144,6 @@ pub fn restore_buffers(model: &mut Model, saved: &BTreeMap<String, Tensor>) -> R
 }
 
 /// The calibration that a checkpoint holds for this model.
-///
-/// # Errors
-/// When it is another model's.
 pub fn saved_calibration(model: &Model, saved: &BTreeMap<String, Tensor>) -> Result<Calibration, SessionError> {
     Ok(Calibration::restore(saved, "model.", model.levels(), model.grid().cells())?)
 }

@@ -8,10 +8,7 @@ use std::{
     sync::atomic::AtomicU64,
 };
 
-/// Maps the page behind descriptor `fd` for the rest of the process's life.
-///
-/// # Errors
-/// What the system says of the descriptor or the mapping.
+/// Maps the page behind descriptor `fd` until the process ends.
 pub(crate) fn control_page(fd: i32) -> io::Result<Result<ControlPage<'static>, ControlError>> {
     // A second open of the same memory: the inherited descriptor stays the launcher's business.
     let file = memory(fd)?;
@@ -25,9 +22,6 @@ pub(crate) fn control_page(fd: i32) -> io::Result<Result<ControlPage<'static>, C
 }
 
 /// The memory behind the page, which may be made longer.
-///
-/// # Errors
-/// What the system says of the descriptor.
 pub(crate) fn memory(fd: i32) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(format!("/proc/self/fd/{fd}"))
 }

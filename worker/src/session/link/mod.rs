@@ -1,4 +1,5 @@
-//! The connection to the launcher while the worker works: messages out, a control page, and a thread that listens.
+//! The connection to the launcher while the worker works: messages out, a control page, and a thread that listens. Imports `error` and
+//! `report` of the session.
 //!
 //! The main thread may wait in a collective when the launcher says that the round is over: the listening thread cuts it then.
 
@@ -26,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-/// Exit status when the launcher is gone: nobody will read it.
+/// Exit status when the launcher is gone.
 const ORPHAN_EXIT: i32 = 1;
 /// Lists of quarantined kernels between two steps; each holds all of the one before.
 const LISTS_MAX: usize = 64;
@@ -34,12 +35,11 @@ const LISTS_MAX: usize = 64;
 /// Orders that were not taken yet: a worker that halts gets one.
 const ORDERS_MAX: usize = 4;
 
-/// What a worker is to do next.
+/// The next thing that a worker is to do.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// A seat in a round.
     Work(Box<Assignment>),
-    /// No seat yet.
+    /// Prepare, without a seat yet.
     Stand(Box<Standby>),
 }
 
@@ -96,7 +96,7 @@ impl Rounds {
         self.changed.notify_all();
     }
 
-    /// Waits for the next such word, at most so long; whether the round is over.
+    /// Waits for the next such message, at most so long; whether the round is over.
     fn await_settled(&self, wait_max: Duration) -> bool {
         let running = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let before = running.checkpoints;
@@ -111,7 +111,6 @@ impl Rounds {
 pub struct Link {
     sender: Sender,
     page: Option<ControlPage<'static>>,
-    /// The memory behind the page.
     memory: Option<File>,
     lists: crossbeam_channel::Receiver<Quarantined>,
     orders: crossbeam_channel::Receiver<Order>,
@@ -143,7 +142,6 @@ impl Link {
         Ok(link)
     }
 
-    /// Notes what the worker is doing.
     pub fn phase(&self, phase: Phase) {
         self.mark(phase, self.step.get());
     }
@@ -166,7 +164,7 @@ impl Link {
         running.watched = round;
     }
 
-    /// Why the launcher ended `round`; waits so long for its word.
+    /// The reason for which the launcher ended `round`; waits so long for its message.
     pub(crate) fn over(&self, round: u64, wait: Duration) -> Option<String> {
         let running = self.rounds.state.lock().unwrap_or_else(PoisonError::into_inner);
         let goes_on = |running: &mut Running| running.over.as_ref().is_none_or(|(over, _)| *over < round);
@@ -177,7 +175,7 @@ impl Link {
         over
     }
 
-    /// Waits at most so long for the launcher's word on the checkpoint of `step`; whether it ended `round` instead, whose group is gone.
+    /// Waits at most so long for the launcher's message on the checkpoint of `step`; whether it ended `round` instead, whose group is gone.
     pub(crate) fn over_unsettled(&self, round: u64, step: u64, wait_max: Duration) -> bool {
         let mut running = self.rounds.state.lock().unwrap_or_else(PoisonError::into_inner);
         running.cut = None;
@@ -265,7 +263,6 @@ impl Intents for PageIntents {
     }
 }
 
-/// What the listening thread holds.
 struct Listener {
     lists: crossbeam_channel::Sender<Quarantined>,
     orders: crossbeam_channel::Sender<Order>,

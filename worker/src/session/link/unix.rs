@@ -18,7 +18,7 @@ const ORPHANED_MAX: Duration = Duration::from_secs(10);
 
 /// Leaves interrupts to the launcher: a signal sent to the whole job must not end a worker in the middle of a step; the
 /// launcher says through the control page when to stop, and kills with a signal that cannot be ignored. And a file that grows
-/// beyond what is allowed is an error of whoever writes it, not the end of the process.
+/// beyond what is allowed is an error of the writer, not the end of the process.
 pub(crate) fn ignore_signals() -> nix::Result<()> {
     for which in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGXFSZ] {
         // SAFETY: ignoring a signal installs no handler, so that no code of ours runs in signal context.
@@ -34,9 +34,6 @@ pub(crate) fn exit_now(code: i32) -> ! {
 }
 
 /// From now on this process does not outlive its parent by more than a moment, also when it computes something that never ends.
-///
-/// # Errors
-/// What the system says; it ends with its input then, when it looks there.
 pub(crate) fn end_after_parent() -> io::Result<()> {
     // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
     let fd = unsafe { nix::libc::syscall(nix::libc::SYS_pidfd_open, parent_id(), 0) };

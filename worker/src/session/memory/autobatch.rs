@@ -6,7 +6,6 @@
 //! ```
 //! **Invariant:** time plays no part, and the global batch is not touched: memory decides how it is cut, never what it holds.
 
-/// Rows of the two probes.
 const PROBES: [u64; 2] = [1, 8];
 /// Share of the free memory that a step may take: the rest is for workspaces, fragments and collectives.
 const SHARE: f64 = 0.9;
@@ -17,7 +16,7 @@ const CHECKS_MAX: usize = 8;
 
 /// Measures steps on real rows.
 pub(crate) trait MemoryMeter {
-    /// What goes wrong beside a lack of memory.
+    /// Failure other than a lack of memory.
     type Error;
 
     /// Bytes that are free for a step.
@@ -31,9 +30,7 @@ pub(crate) trait MemoryMeter {
 pub(crate) struct Fit {
     /// Rows computed at once, at least 1.
     pub(crate) rows: u64,
-    /// Bytes they need.
     pub(crate) needed: u64,
-    /// Bytes they may take.
     pub(crate) limit: u64,
 }
 

@@ -18,10 +18,9 @@ pub struct Portion {
     need: Option<Need>,
 }
 
-/// What rows take of a host's memory. It gives more than it has, and ends a process that takes it: nobody is told in time.
+/// Memory of a host that rows take. A host gives more than it has, and ends a process that takes it without a warning.
 #[derive(Debug)]
 struct Need {
-    /// Bytes of a row.
     each: u64,
     /// Bytes that this process held before the first.
     held: u64,
@@ -30,7 +29,7 @@ struct Need {
 }
 
 impl Portion {
-    /// So many rows at most.
+    /// A portion of at most so many rows.
     pub fn of(rows: u64) -> Self {
         Self { rows: Cell::new(rows.max(1)), need: None }
     }
@@ -42,12 +41,11 @@ impl Portion {
         Self { need: Some(Need { each: fit.needed / fit.rows.max(1), held, look }), ..Self::of(fit.rows) }
     }
 
-    /// Rows computed at once from now on.
     pub fn rows(&self) -> u64 {
         self.rows.get()
     }
 
-    /// Does `work` with `rows`, a portion at a time. Where memory is short it is told, and halved; `work` must leave nothing of a portion
+    /// Does `work` with `rows`, a portion at a time. Where memory is short it is reported and halved; `work` must leave nothing of a portion
     /// with which it fails.
     ///
     /// # Errors

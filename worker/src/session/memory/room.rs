@@ -1,10 +1,8 @@
 //! The memory there is for a computation, and what it takes: measured by doing it with a few rows.
 
 use super::{autobatch::MemoryMeter, host_memory};
-use crate::{
-    session::SessionError,
-    sharding::{REPLICATED, configured},
-};
+use crate::session::SessionError;
+use crate::sharding::{REPLICATED, configured};
 use enn_common::{
     config::train::{Averaging, TrainConfig},
     fs::memory,
@@ -27,7 +25,7 @@ pub(crate) struct Room<W> {
 }
 
 impl<W: FnMut(u64) -> Result<u64, SessionError>> Room<W> {
-    pub(crate) fn new((device, local): (Device, u32), given: Option<u64>, work: W) -> Self {
+    pub(crate) fn new(device: Device, local: u32, given: Option<u64>, work: W) -> Self {
         Self { device, local: u64::from(local.max(1)), given, most: u64::MAX, work, first: None }
     }
 

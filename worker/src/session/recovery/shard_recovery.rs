@@ -2,14 +2,12 @@
 //! step that make up the whole are put together over the next round's group, and no file is read.
 //!
 //! A rank writes its share at one place of a step, after the last collective of it; so every share is whole, of the step before or of
-//! this one. Where all weights are on every rank and each is written by one (`zero1`) that is not so: such a share is spoilt.
+//! this one. Where all weights are on every rank and each is written by one (`zero1`) that is not so: such a share is unusable.
 
 use super::state_transfer::{ShardHolders, StepPosition, broadcast_value, sum_of_bits};
-use crate::{
-    checkpoint::{Named, Placed, dtype},
-    collective::COLLECTIVE_WAIT_MAX,
-    session::{SessionError, agree::agree},
-};
+use crate::checkpoint::{Named, Placed, dtype};
+use crate::collective::COLLECTIVE_WAIT_MAX;
+use crate::session::{SessionError, agree::agree};
 use enn_comm::ProcessGroup;
 use enn_common::checkpoint::table::TensorDType;
 use enn_core::params::Share;
@@ -19,15 +17,13 @@ use tch::{Device, TchError, Tensor};
 /// Most bytes that travel at once, unless one box has more: few collectives, and little memory besides the state's own.
 const PACKET_BYTES_MAX: usize = 64 << 20;
 
-/// What a broken round left of a state that was shared.
+/// State that a round leaves behind in which the ranks shared it.
 #[derive(Default)]
 pub(crate) enum KeptState {
-    /// None was shared.
     #[default]
     Nothing,
-    /// Some of it may be of one step and some of the next.
+    /// A share of which some may be of one step and some of the next.
     Unusable(Share),
-    /// This share.
     Shard(KeptShard),
 }
 
@@ -35,9 +31,8 @@ pub(crate) enum KeptState {
 pub(crate) struct KeptShard {
     pub(crate) share: Share,
     pub(crate) position: StepPosition,
-    /// What every rank had.
     items: Vec<Named>,
-    /// What the ranks had in shares.
+    /// Boxes of tensors that the ranks had in shares.
     boxes: Vec<Placed>,
 }
 
@@ -61,7 +56,6 @@ impl KeptState {
         }
     }
 
-    /// The share, if it is of use.
     pub(crate) fn shard(&self) -> Option<&KeptShard> {
         match self {
             Self::Shard(shard) => Some(shard),
@@ -71,7 +65,7 @@ impl KeptState {
 }
 
 impl KeptShard {
-    /// What it gives: what every rank had, too, where it `leads`.
+    /// Lists what this rank sends; where it `leads`, with the tensors that every rank had.
     fn entries(&self, leads: bool) -> Vec<(BoxEntry, &Tensor)> {
         let common = self.items.iter().filter(|_| leads).filter_map(|item| {
             let size = item.tensor.size();
@@ -100,7 +94,8 @@ pub(crate) fn assemble(
     whole: Vec<Named>,
     own: Option<&KeptShard>,
     shares: &ShardHolders,
-    (group, device): (&dyn ProcessGroup, Device),
+    group: &dyn ProcessGroup,
+    device: Device,
 ) -> Result<(BTreeMap<String, Tensor>, u64), SessionError> {
     let places = whole.into_iter().map(|item| (item.fqn, item.tensor)).collect();
     let mut assembly = Assembly { places, device, found: BTreeMap::new() };
@@ -113,7 +108,7 @@ pub(crate) fn assemble(
         let mut first = 0;
         while first < entries.len() {
             let packet = packet(&entries[first..]);
-            let flat = broadcast_packet(packet, tensors.get(first..first + packet.len()), root, (group, device))?;
+            let flat = broadcast_packet(packet, tensors.get(first..first + packet.len()), root, group, device)?;
             sums.push(sum_of_bits(&flat)?);
             bytes += flat.numel() * flat.kind().elt_size_in_bytes();
             assembly.place(packet, &flat)?;
@@ -170,7 +165,7 @@ impl Assembly {
     }
 }
 
-/// Those at the beginning that travel together: of one kind, and not too large.
+/// Returns the first entries that travel together: of one kind, and not too large.
 fn packet(entries: &[BoxEntry]) -> &[BoxEntry] {
     let mut bytes = 0;
     let fits = |entry: &&BoxEntry| {
@@ -180,12 +175,13 @@ fn packet(entries: &[BoxEntry]) -> &[BoxEntry] {
     &entries[..entries.iter().take_while(fits).count().max(1)]
 }
 
-/// What `root` has of a packet, which are its tensors `mine`, as one flat array on every rank.
+/// Sends a packet of `root`, whose tensors are `mine`, as one flat array to every rank.
 fn broadcast_packet(
     packet: &[BoxEntry],
     mine: Option<&[&Tensor]>,
     root: u32,
-    (group, device): (&dyn ProcessGroup, Device),
+    group: &dyn ProcessGroup,
+    device: Device,
 ) -> Result<Tensor, SessionError> {
     let flat = match mine {
         Some(mine) => {

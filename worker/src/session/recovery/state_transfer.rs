@@ -3,42 +3,37 @@
 //!
 //! **Invariant:** afterwards every rank holds the same bytes, or every rank has an error.
 
-use crate::{
-    checkpoint::{Named, dtype},
-    collective::{COLLECTIVE_WAIT_MAX, gather},
-    session::{SessionError, agree::agree, progress::Progress},
-};
+use crate::checkpoint::{Named, dtype};
+use crate::collective::{COLLECTIVE_WAIT_MAX, gather};
+use crate::session::{SessionError, agree::agree, progress::Progress};
 use enn_comm::ProcessGroup;
 use enn_common::checkpoint::table::TensorDType;
 use enn_core::params::Share;
 use serde::{Serialize, de::DeserializeOwned};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use tch::{Device, Kind, Tensor};
 
-/// Shares named in a sentence.
 const NAMED_MAX: usize = 8;
 
-/// How far a rank is: whole steps, and whether the epoch that ended with the last of them was judged.
+/// How far a rank is: whole steps, and whether the epoch that ended with the last of them was validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StepPosition {
     step: u64,
     validated: bool,
 }
 
-/// What a rank has when it meets the others.
+/// State that a rank has when it meets the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LocalState {
     Nothing,
     Whole(StepPosition),
     Shard(StepPosition, Share),
-    /// It had a share, which is of no use any more.
+    /// A share that is of no use any more.
     Unusable(Share),
 }
 
-/// What the ranks have together.
+/// State that the ranks have together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NewestState {
     /// No state; what is missing of one, if there were shares.
@@ -54,9 +49,9 @@ pub(crate) struct ShardHolders {
     pub(crate) position: StepPosition,
     /// The lowest of the furthest ranks that have each.
     pub(crate) holders: Vec<u32>,
-    /// Of these, one that stands there: it gives what every rank has.
+    /// Index of a holder at this position: it gives what every rank has.
     pub(crate) common: usize,
-    /// Not all stand there: the others have done the same steps, and have not judged the epoch yet.
+    /// Some holders have done the same steps, and have not validated the epoch yet.
     pub(crate) some_unvalidated: bool,
 }
 
@@ -68,12 +63,11 @@ pub(crate) struct MissingShards {
     of: u32,
 }
 
-/// Who stands furthest.
+/// The first rank with the newest state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NewestWhole {
     pub(crate) root: u32,
     pub(crate) position: StepPosition,
-    /// All ranks stand there.
     pub(crate) everybody: bool,
 }
 
@@ -82,7 +76,6 @@ impl StepPosition {
         Self { step: progress.step, validated: !progress.owes_validation() }
     }
 
-    /// Whole steps.
     pub(crate) fn step(self) -> u64 {
         self.step
     }
@@ -110,7 +103,8 @@ impl LocalState {
         }
     }
 
-    fn of_numbers([position, share]: [i64; 2]) -> Self {
+    fn of_numbers(numbers: [i64; 2]) -> Self {
+        let [position, share] = numbers;
         if share == 0 {
             return Self::Nothing;
         }
@@ -138,9 +132,6 @@ impl LocalState {
 }
 
 /// The furthest state that the ranks have together, and who has it. Two collectives.
-///
-/// # Errors
-/// The collectives'.
 pub(crate) fn find_newest(
     group: &dyn ProcessGroup,
     device: Device,
@@ -154,7 +145,7 @@ pub(crate) fn find_newest(
 }
 
 /// Of ranks that went on while others could not, shares may be a step ahead: then they are of no use beside the others, unless
-/// every share is there. An epoch's end is no step: what it changes follows from what any rank knows that judged it.
+/// every share is there. An epoch's end is no step: what it changes follows from what any rank knows that validated it.
 fn newest(all: &[LocalState]) -> NewestState {
     let positions: BTreeSet<StepPosition> = all.iter().filter_map(|held| held.position()).collect();
     for position in positions.into_iter().rev() {
@@ -185,7 +176,7 @@ fn newest(all: &[LocalState]) -> NewestState {
 }
 
 impl ShardHolders {
-    /// Who gives which, for the user.
+    /// Says for the user which worker gives which share.
     pub(crate) fn sentence(&self) -> String {
         let each = |(share, holder): (usize, &u32)| format!("share {share} from worker {holder}");
         let mut named: Vec<String> = self.holders.iter().enumerate().take(NAMED_MAX).map(each).collect();
@@ -251,10 +242,9 @@ pub(crate) fn broadcast_state(
     Ok((shared, bytes))
 }
 
-/// Name, shape and kind of an item.
 type ItemEntry = (String, Vec<i64>, TensorDType);
 
-/// What `root` has.
+/// Lists the items of `root` on every rank.
 fn broadcast_entries(
     items: &[Named],
     group: &dyn ProcessGroup,
@@ -266,7 +256,7 @@ fn broadcast_entries(
     broadcast_value(&mine, group, device, root)
 }
 
-/// What `root` says, on every rank.
+/// Sends a value of `root` to every rank.
 ///
 /// # Errors
 /// The collectives', and when `root` says something else.

@@ -1,25 +1,15 @@
 //! What no step of a training changes: its configuration, its data, and where its parts are.
 
 use super::{ledger::Ledger, nonfinite_step::NonfiniteSteps, pace::Pace, state::TrainState, step::StepContext};
-use crate::{
-    data::{
-        Sampler,
-        prefetch::{Arrays, Plan},
-    },
-    session::{
-        SessionError,
-        checkpointing::saver::{self, Saver},
-        dataset::{Dataset, Mapped},
-        eval::evaluate::EVALUATION_ROWS,
-        excluded_rows::ExcludedRows,
-        kernels::Kernels,
-        learner::Learner,
-        memory::portion::Portion,
-        precision::{Demand, Precision},
-        progress::{EpochSums, Progress},
-        recovery::shard_recovery::KeptState,
-        report::Reporter,
-    },
+use crate::data::Sampler;
+use crate::data::prefetch::{Arrays, Plan};
+use crate::session::checkpointing::saver::{self, Saver};
+use crate::session::dataset::{Dataset, Mapped};
+use crate::session::precision::{Demand, Precision};
+use crate::session::progress::{EpochSums, Progress};
+use crate::session::{
+    SessionError, eval::evaluate::EVALUATION_ROWS, excluded_rows::ExcludedRows, kernels::Kernels, learner::Learner,
+    memory::portion::Portion, recovery::shard_recovery::KeptState, report::Reporter,
 };
 use enn_comm::ProcessGroup;
 use enn_common::{config::RunConfig, staged::Split};
@@ -28,7 +18,7 @@ use enn_model::{block::SubModels, model::ModelSpec};
 use std::{path::PathBuf, sync::Arc};
 use tch::Device;
 
-/// What no step changes.
+/// Everything about a training that no step changes.
 pub(crate) struct TrainContext<'a> {
     pub(crate) config: RunConfig,
     pub(crate) checkpoints: PathBuf,
@@ -51,7 +41,7 @@ impl TrainContext<'_> {
         Learner::bare(&self.config, &self.spec, &self.models, steps_total, self.device)
     }
 
-    /// What every process begins with.
+    /// The state that every process begins with.
     pub(crate) fn state(&self, saver: Saver) -> Result<TrainState, SessionError> {
         let every = self.config.train.validate_every(self.order.steps_per_epoch());
         Ok(TrainState {
@@ -73,13 +63,12 @@ impl TrainContext<'_> {
         })
     }
 
-    /// What micro-batches of this size are computed with; one collective.
+    /// Decides what micro-batches of this size are computed with; one collective.
     pub(crate) fn precision(&self, sampler: &Sampler, group: &dyn ProcessGroup) -> Result<Precision, SessionError> {
         let demand = Demand::of(&self.spec, sampler.micro_slots());
         Precision::decide(self.config.train.precision, demand, self.device, group)
     }
 
-    /// Where the steps of a round run.
     pub(crate) fn step_context<'a>(&'a self, group: &'a dyn ProcessGroup, sampler: &Sampler) -> StepContext<'a> {
         StepContext {
             group,
@@ -96,7 +85,7 @@ impl TrainContext<'_> {
         }
     }
 
-    /// What is read ahead in a round.
+    /// The plan of batches that are read ahead in a round.
     pub(crate) fn plan(&self, sampler: Sampler) -> Plan {
         Plan {
             arrays: Arc::<Mapped>::clone(&self.data.staged) as Arc<dyn Arrays>,

@@ -3,28 +3,18 @@
 //!
 //! **Invariant:** weights that were exchanged to be measured are back before an error leaves.
 
-use super::{Round, task::Ended};
-use crate::session::{
-    SessionError, decide,
-    eval::{
-        calibrate,
-        evaluate::{EvalModel, evaluate, measured},
-        measure::Measured,
-    },
-    learner::Learner,
-};
+use super::{Round, context::TrainContext, task::Ended};
+use crate::session::eval::evaluate::{EvalModel, evaluate, measured};
+use crate::session::{SessionError, decide, eval::calibrate, eval::measure::Measured, learner::Learner};
 use enn_comm::ProcessGroup;
 use enn_common::{
-    config::train::Averaging,
-    metrics::Metrics,
-    staged::Split,
-    wire::{control::Phase, message::FromWorker},
+    config::train::Averaging, metrics::Metrics, staged::Split, wire::control::Phase, wire::message::FromWorker,
 };
 use enn_model::loss::Head;
 use std::collections::BTreeMap;
 
 impl Round<'_> {
-    /// What weights are judged by; `None` without validation rows.
+    /// The error by which weights are compared; `None` without validation rows.
     pub(super) fn validation_error(&self, measured: &Measured) -> Option<f64> {
         let metrics = &measured.metrics;
         let error = if self.compares_by_loss() { measured.doubted.unwrap_or(metrics.loss) } else { metrics.mae };
@@ -96,7 +86,7 @@ impl Round<'_> {
         self.settle()?;
         swap(&mut self.state.learner, group)?;
         let unpacked = self.state.learner.unshard(group);
-        // What is judged is not cut like the batch of a step.
+        // Validation rows are not cut like the batch of a step.
         let done =
             unpacked.and_then(|()| work(self)).map_err(|error| error.without_room("the weights that are judged"));
         // Memory may be short, but a device may still be given what was gathered where the group ended.
@@ -123,7 +113,7 @@ impl Round<'_> {
         }
     }
 
-    /// Errors over the validation rows by which weights are judged.
+    /// Errors over the validation rows by which weights are compared.
     pub(super) fn measure_validation(&self) -> Result<Measured, SessionError> {
         let every = self.state.progress.every;
         let parts = if every == 0 { 1 } else { self.sampler.steps_per_epoch().div_ceil(every) };
@@ -132,8 +122,9 @@ impl Round<'_> {
 
     /// Errors over one in `thinning` rows of a split.
     fn measure(&self, split: Split, thinning: u64) -> Result<Measured, SessionError> {
-        let rows = (&self.training.data, &self.state.excluded);
-        evaluate(&self.eval_model(), rows, (split, thinning), self.ctx.group, self.training.device)
+        let data = &self.training.data;
+        let excluded = &self.state.excluded;
+        evaluate(&self.eval_model(), data, excluded, split, thinning, self.ctx.group, self.training.device)
     }
 
     /// Fits how the best weights answer, once a round: every rank begins a round without knowing.
@@ -143,13 +134,8 @@ impl Round<'_> {
             return Ok(());
         }
         let fitted = self.with_weights(Learner::swap_best, |round| {
-            let rows = (&round.training.data, &round.state.excluded);
-            calibrate::fit(
-                &round.eval_model(),
-                rows,
-                &round.training.config.train,
-                (round.ctx.group, round.training.device),
-            )
+            let TrainContext { data, config, device, .. } = round.training;
+            calibrate::fit(&round.eval_model(), data, &round.state.excluded, &config.train, round.ctx.group, *device)
         });
         let calibrate::Fitted { mut calibration, decisions } = fitted?;
         calibration.to_device(self.training.device);

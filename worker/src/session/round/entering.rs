@@ -2,28 +2,16 @@
 //! checkpoint, or anew; and what each keeps of it.
 
 use super::{Round, context::TrainContext, state::TrainState, task::RoundTask};
-use crate::{
-    checkpoint, collective,
-    data::Sampler,
-    session::{
-        SessionError, agree,
-        checkpointing::saved_model::SavedModel,
-        excluded_rows::{self, ExcludedRows},
-        learner::{OPTIONAL, pretrained},
-        progress::{self, Progress},
-        recovery::{
-            shard_recovery::{self, KeptState},
-            state_transfer::{self, LocalState, MissingShards, NewestState, ShardHolders},
-        },
-        report::ready,
-    },
-    sharding::{self, ChosenSharding},
-};
+use crate::session::excluded_rows::{self, ExcludedRows};
+use crate::session::learner::{OPTIONAL, pretrained};
+use crate::session::progress::{self, Progress};
+use crate::session::recovery::shard_recovery::{self, KeptState};
+use crate::session::recovery::state_transfer::{self, LocalState, MissingShards, NewestState, ShardHolders};
+use crate::session::{SessionError, agree, checkpointing::saved_model::SavedModel, report::ready};
+use crate::sharding::{self, ChosenSharding};
+use crate::{checkpoint, collective, data::Sampler};
 use enn_comm::ProcessGroup;
-use enn_common::{
-    checkpoint::name,
-    wire::{control::Phase, message::FromWorker},
-};
+use enn_common::{checkpoint::name, wire::control::Phase, wire::message::FromWorker};
 use std::path::Path;
 use tch::Device;
 
@@ -104,7 +92,8 @@ impl<'a> Round<'a> {
         Ok(chosen)
     }
 
-    /// What the ranks share, where they do or were asked to, when that is news: nodes come and go, and what can be shared with them.
+    /// Reports the strategy when it is news and the ranks share the state or were asked to: nodes come and go, and what can be shared with
+    /// them.
     fn tell_strategy(&mut self, chosen: &ChosenSharding) -> Result<(), SessionError> {
         let colon = if chosen.instead { "" } else { ":" };
         let decision = format!("strategy {}{colon} {}", chosen.sharding.strategy().name(), chosen.reason);
@@ -183,7 +172,7 @@ impl<'a> Round<'a> {
         }
         taken?;
         state.saved_step = Some(state.progress.step);
-        // What is saved was judged where it was to be, however often that was.
+        // Saved weights were validated where they were to be, however often that was.
         state.progress.validated = state.progress.step;
         let before = SavedModel::open(path)?.config.train;
         let now = &self.training.config.train;
@@ -235,7 +224,7 @@ impl<'a> Round<'a> {
         self.state.learner.arrays.allocate()?;
         let whole = self.state.named(&training.order)?;
         let kept = std::mem::take(&mut self.state.kept);
-        let joined = shard_recovery::assemble(whole, kept.shard(), holders, (group, training.device));
+        let joined = shard_recovery::assemble(whole, kept.shard(), holders, group, training.device);
         // Until every rank has the whole, the share is what there is.
         self.state.kept = kept;
         let (saved, bytes) = joined?;

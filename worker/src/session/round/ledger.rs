@@ -5,30 +5,24 @@
 
 use crate::session::SessionError;
 use enn_common::ledger::{FOLDER, Line, name};
-use std::{
-    cell::{Cell, RefCell},
-    fs::{File, OpenOptions},
-    io::{self, Write},
-    path::{Path, PathBuf},
-};
+use std::cell::{Cell, RefCell};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 /// Bytes of lines that are kept while the disk takes none.
 const KEPT_BYTES_MAX: usize = 16 << 20;
 
-/// An open file of lines.
 pub(crate) struct Ledger {
     file: File,
     path: PathBuf,
-    /// What the disk did not take yet.
+    /// Lines that the disk did not take yet.
     kept: RefCell<Vec<u8>>,
     ended: Cell<bool>,
 }
 
 impl Ledger {
     /// In the run's folder; what an earlier training of this process wrote stays.
-    ///
-    /// # Errors
-    /// What the system said.
     pub(crate) fn open(run: &Path) -> Result<Self, SessionError> {
         let folder = run.join(FOLDER);
         let path = folder.join(name(std::process::id()));

@@ -4,29 +4,14 @@
 //! **Invariant:** the answer is that of the rank with the least memory, so that all ranks run the same program.
 
 use super::step::StepContext;
-use crate::{
-    collective::COLLECTIVE_WAIT_MAX,
-    data::Batch,
-    session::{
-        SessionError,
-        learner::Parts,
-        memory::{
-            autobatch::{self, Fit},
-            room::Room,
-        },
-    },
-};
+use crate::session::memory::autobatch::{self, Fit};
+use crate::session::{SessionError, learner::Parts, memory::room::Room};
+use crate::{collective::COLLECTIVE_WAIT_MAX, data::Batch};
 use enn_comm::Reduce;
-use enn_common::{
-    config::train::{Recompute, TrainConfig},
-    fs::memory,
-};
-use enn_core::{
-    autograd::{BucketId, Cx, GradLeaves},
-    backend::graph,
-    error::HookError,
-    op::collective::Unasked,
-};
+use enn_common::config::train::{Recompute, TrainConfig};
+use enn_common::fs::memory;
+use enn_core::autograd::{BucketId, Cx, GradLeaves};
+use enn_core::{backend::graph, error::HookError, op::collective::Unasked};
 use tch::{Device, Kind, Tensor as Raw};
 
 /// Rows of the two recordings that say whether activations fit.
@@ -41,9 +26,7 @@ const MICRO_ROWS_MIN: u64 = 16;
 /// How a rank's share is computed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MicroBatchPlan {
-    /// Rows of the share.
     pub(crate) share: u64,
-    /// Micro-batches.
     pub(crate) accumulation: u64,
     /// Whether blocks compute their activations again.
     pub(crate) recompute: bool,
@@ -54,9 +37,6 @@ pub(crate) struct MicroBatchPlan {
 }
 
 /// Cuts this rank's share, the rows of `batch`, by what fits into its memory.
-///
-/// # Errors
-/// Those of the model.
 pub(crate) fn measure(
     config: &TrainConfig,
     parts: &Parts<'_>,
@@ -68,7 +48,7 @@ pub(crate) fn measure(
     let given = given(config);
     let fit_with = |recompute, most| {
         let step = |rows: u64| probe(parts, ctx, batch, rows.cast_signed(), recompute);
-        autobatch::fit(&mut Room::new((ctx.device, local), given, step).at_most(most), share)
+        autobatch::fit(&mut Room::new(ctx.device, local, given, step).at_most(most), share)
     };
     let mut recompute = config.recompute == Recompute::Always;
     let is_few = |fit: &Fit| fit.rows < share.min(MICRO_ROWS_MIN);
@@ -82,7 +62,7 @@ pub(crate) fn measure(
         recompute = less.rows > fit.rows;
         fit = if recompute { less } else { fit };
     }
-    // A step takes less than there is room for, by choice; what is judged may take all of it.
+    // A step takes less than there is room for, by choice; validation may take all of it.
     let is_choice = given.is_none() && fit.is_within(HOST_STEP_MAX);
     let free = memory::available_bytes().filter(|_| is_choice).map(|bytes| bytes as f64 / f64::from(local.max(1)));
     let limit = free.map_or(fit.limit as f64, |free| SHARE * free);
@@ -97,9 +77,6 @@ pub(crate) fn measure(
 }
 
 /// The cut of the rank with the least memory. One collective.
-///
-/// # Errors
-/// The collective's.
 pub(crate) fn agree(own: &MicroBatchPlan, ctx: &StepContext<'_>) -> Result<MicroBatchPlan, SessionError> {
     let votes = [own.accumulation as f64, if own.recompute { 1.0 } else { 0.0 }];
     let votes = Raw::f_from_slice(&votes)?.f_to_device(ctx.device)?;
@@ -130,9 +107,6 @@ fn given(config: &TrainConfig) -> Option<u64> {
 
 /// Decides whether blocks compute their activations again, where the number of micro-batches is given. Every rank calls it with its
 /// first batch.
-///
-/// # Errors
-/// Those of the model and of the collective.
 pub(crate) fn recompute(
     config: &TrainConfig,
     parts: &Parts<'_>,
@@ -175,7 +149,7 @@ fn probe(
     let peak = recorded_peak(parts, ctx, batch, rows, recompute);
     if peak.is_err() {
         // Gradients that come and go were left where they were.
-        parts.grads.sharded_buffers().iter().try_for_each(|buffer| buffer.set_allocated(false))?;
+        parts.arrays.grads.sharded_buffers().iter().try_for_each(|buffer| buffer.set_allocated(false))?;
     }
     peak
 }
@@ -187,11 +161,11 @@ fn recorded_peak(
     rows: i64,
     recompute: bool,
 ) -> Result<u64, SessionError> {
-    let unasked = Unasked(parts.weights.share().world);
+    let unasked = Unasked(parts.arrays.weights.share().world);
     let sharded = !parts.sharding.keeps_weights();
     let rows = rows.min(batch.x.size()[0]);
     let part = batch.narrow(0, rows)?;
-    let mut cx = Cx::train(parts.params, 0, 0);
+    let mut cx = Cx::train(&parts.arrays.params, 0, 0);
     cx.set_launcher(&ctx.kernels.manager);
     cx.set_recompute(recompute);
     if sharded {
@@ -203,12 +177,12 @@ fn recorded_peak(
     let loss = parts.objective.forward(&cx, &output, &targets)?;
     let mut reduce = |bucket: BucketId, gradient: &Raw| -> Result<(), HookError> {
         if sharded {
-            parts.sharding.reduce_grads(&cx, parts.weights, parts.grads, bucket, gradient, true)?;
+            parts.sharding.reduce_grads(&cx, parts.arrays, bucket, gradient, true)?;
         }
         Ok(())
     };
-    cx.backward(&loss.sum, parts.grads, &mut reduce)?;
-    cx.accumulate_reduced(parts.grads, true)?;
+    cx.backward(&loss.sum, &parts.arrays.grads, &mut reduce)?;
+    cx.accumulate_reduced(&parts.arrays.grads, true)?;
     Ok(cx.with_program(|program| program.peak_bytes()))
 }
 

@@ -1,6 +1,8 @@
 //! One round of training: the ranks of a process group come to the same state, and take steps until training is over, they are
 //! all asked to leave, or a collective breaks.
 //!
+//! Imports everything of the session up to `eval` and `recovery`; knows neither the launcher's orders nor what comes before and after.
+//!
 //! **Invariant:** what a round leaves behind is whole: weights, progress and sums of the same number of steps, also when it ends
 //! in an error. Where the ranks share the state, each is left with a whole share, or says that it is not.
 
@@ -20,18 +22,13 @@ pub mod task;
 use super::{
     SessionError, decide, eval::evaluate::EVALUATION_ROWS, learner::Learner, memory::portion::Portion, nonfinite_cause,
 };
-use crate::{
-    collective::COLLECTIVE_WAIT_MAX,
-    data::{Batch, Position, Prefetch, Sampler},
-};
+use crate::collective::COLLECTIVE_WAIT_MAX;
+use crate::data::{Batch, Position, Prefetch, Sampler};
 use context::TrainContext;
 use enn_comm::{ProcessGroup, Solo};
 use enn_common::{
-    config::train::Recompute,
-    event::EpochReport,
-    ledger::Line,
-    staged::Split,
-    wire::{control::Phase, message::FromWorker},
+    config::train::Recompute, event::EpochReport, ledger::Line, staged::Split, wire::control::Phase,
+    wire::message::FromWorker,
 };
 use micro_batch::MicroBatchPlan;
 use nonfinite_step::Rows;
@@ -46,10 +43,9 @@ use tch::Device;
 const REHEARSED_ROWS_MAX: u64 = 8;
 /// Rows that it computes at once on a CPU, at most, where memory decides: what fits is measured when it has a seat.
 const REHEARSED_AT_ONCE_MAX: u64 = 256;
-/// On a device a wish is looked at every so many steps: looking waits for the device.
+/// On a device the flags are read every so many steps: reading waits for the device.
 const DEVICE_LOOK_EVERY: u64 = 8;
 
-/// A round under way.
 pub(super) struct Round<'a> {
     training: &'a TrainContext<'a>,
     state: &'a mut TrainState,
@@ -62,27 +58,25 @@ pub(super) struct Round<'a> {
     calibrated: Option<u64>,
 }
 
-/// What the ranks were asked to do after a step.
+/// Request to all ranks that takes effect after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AfterStep {
     Continue,
-    /// Save and end.
     StopRun,
-    /// Leave the round.
     LeaveRound,
 }
 
 impl Round<'_> {
     pub(super) fn run(mut self) -> Result<Ended, SessionError> {
         let ended = self.run_steps();
-        // Whatever became of the round, what was saved in it is told of.
+        // However the round ended, its checkpoints are reported.
         let settled = self.settle();
         ended.and_then(|ended| settled.map(|()| ended))
     }
 
     fn run_steps(&mut self) -> Result<Ended, SessionError> {
         let epochs = self.training.config.train.epochs;
-        // A round that broke may have left weights to be judged, or a checkpoint of which some ranks wrote their share.
+        // A round that broke may have left weights to be validated, or a checkpoint of which some ranks wrote their share.
         if self.state.progress.owes_validation() {
             // Nobody has saved since; a share that is written twice spoils the checkpoint.
             self.validate_if_owed()?;
@@ -174,7 +168,7 @@ impl Round<'_> {
         micro_batch::agree(own, &self.ctx)
     }
 
-    /// One optimizer step, and what is wished after it.
+    /// Does one optimizer step, and returns what all ranks do after it.
     fn step(&mut self, prefetch: &Prefetch, first: bool) -> Result<AfterStep, SessionError> {
         let training = self.training;
         let state = &mut *self.state;
@@ -230,10 +224,10 @@ impl Round<'_> {
         Ok(then)
     }
 
-    /// Reads what the device is waited for: wishes, kernels all ranks have heard of, refused steps.
+    /// Reads the numbers for which the device is waited: requests, kernels that all ranks know of, refused steps.
     fn read_flags(&mut self, done: &Stepped) -> Result<AfterStep, SessionError> {
         let sums = StepSums::decode(&done.sums)?;
-        // Before anything that may break the round: whoever did this step owes the checkpoint.
+        // Before anything that may break the round: every rank that did this step owes the checkpoint.
         if sums.save > 0.0 {
             self.state.progress.due = self.state.progress.step;
         }
@@ -265,7 +259,7 @@ impl Round<'_> {
         }
     }
 
-    /// Explains refused steps at which nobody has looked yet, and whether rows are left out from now on. Waits for the device.
+    /// Explains refused steps that were not looked at yet, and returns whether rows are left out from now on. Waits for the device.
     fn explain(&mut self) -> Result<bool, SessionError> {
         let training = self.training;
         let state = &mut *self.state;
@@ -433,7 +427,7 @@ impl Round<'_> {
     }
 }
 
-/// See [`super::train::Training::rehearse`].
+/// Does a step on weights that are thrown away (see [`super::train::Training::rehearse`]).
 pub(super) fn rehearse(training: &TrainContext<'_>, state: &mut TrainState, world: u32) -> Result<(), SessionError> {
     let group: &dyn ProcessGroup = &Solo;
     let mut sampler = Sampler { world: u64::from(world.max(1)), ..training.order.clone() };

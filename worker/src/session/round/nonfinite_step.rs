@@ -12,20 +12,12 @@
 //! and the weights' low-precision copies, which are refreshed.
 
 use super::step::{StepContext, loss};
-use crate::{
-    collective,
-    data::{Batch, Position, Sampler},
-    session::{
-        SessionError, agree,
-        learner::Learner,
-        nonfinite_cause::{End, NonfiniteCause},
-    },
-};
-use enn_core::{
-    autograd::{BucketId, Cx, Program, Role},
-    error::HookError,
-    kernel::Bisect,
-};
+use crate::collective;
+use crate::data::{Batch, Position, Sampler};
+use crate::session::nonfinite_cause::{End, NonfiniteCause};
+use crate::session::{SessionError, learner::Learner};
+use enn_core::autograd::{BucketId, Cx, Program, Role};
+use enn_core::{error::HookError, kernel::Bisect};
 use std::collections::{BTreeSet, VecDeque};
 use tch::{Device, Tensor};
 
@@ -36,7 +28,6 @@ const SEARCHES_MAX: usize = 4;
 /// Replays of one training that found nothing to change: data that are never finite must not cost every step twice.
 const REPLAYS_MAX: u64 = 8;
 
-/// A step that was done.
 struct DoneStep {
     /// Steps done before it, and its place in the order of samples.
     at: (u64, Position),
@@ -45,15 +36,14 @@ struct DoneStep {
     sound: Tensor,
 }
 
-/// What is known of rows besides a batch.
+/// Knowledge of rows besides a batch.
 pub struct Rows<'a> {
-    /// The order of samples.
     pub order: &'a Sampler,
     /// Identities of the rows of the staged order.
     pub ids: &'a [i64],
 }
 
-/// What came of looking at the last steps. The same on all ranks but for the message.
+/// The result of looking at the last steps, equal on all ranks but for the message.
 #[derive(Default)]
 pub struct Explained {
     /// The step that was explained: steps done before it, and its place in the order of samples.
@@ -126,7 +116,7 @@ impl NonfiniteSteps {
         learner.reshard()?;
         let samples = rows.order.samples(done.at.1) as usize;
         let ballot = Ballot { first: ctx.first_row as usize, real: batch.real, samples };
-        let (cooled, left_out) = vote(learner, ctx, &replay, (&ballot, now))?;
+        let (cooled, left_out) = vote(learner, ctx, &replay, &ballot, now)?;
         if !cooled && left_out.is_empty() {
             self.replays += 1;
         }
@@ -137,10 +127,8 @@ impl NonfiniteSteps {
     }
 }
 
-/// What a replay gave.
 #[derive(Default)]
 struct ReplayFindings {
-    /// The first cause.
     found: Option<NonfiniteCause>,
     /// The dotted paths of all places of the model, in the order of its code: the same on every rank.
     places: Vec<String>,
@@ -158,7 +146,7 @@ fn replay(
     let mut replay = ReplayFindings::default();
     let batch = batch.duplicate()?;
     for micro in 0..ctx.accumulation {
-        search(learner, ctx, &batch, (step, micro), &mut replay)?;
+        search(learner, ctx, &batch, step, micro, &mut replay)?;
     }
     Ok(replay)
 }
@@ -168,13 +156,14 @@ fn search(
     learner: &mut Learner,
     ctx: &StepContext<'_>,
     batch: &Batch,
-    (step, micro): (u64, u64),
+    step: u64,
+    micro: u64,
     replay: &mut ReplayFindings,
 ) -> Result<(), SessionError> {
     let slots = batch.rows.len() / ctx.accumulation as usize;
     let mut suspected = Vec::new();
     for _ in 0..SEARCHES_MAX {
-        let Some(found) = run(learner, ctx, batch, (step, micro), &mut replay.places)? else {
+        let Some(found) = run(learner, ctx, batch, step, micro, &mut replay.places)? else {
             replay.suspected.append(&mut suspected);
             return Ok(());
         };
@@ -199,13 +188,14 @@ fn run(
     learner: &mut Learner,
     ctx: &StepContext<'_>,
     batch: &Batch,
-    (step, micro): (u64, u64),
+    step: u64,
+    micro: u64,
     places: &mut Vec<String>,
 ) -> Result<Option<NonfiniteCause>, SessionError> {
     learner.arrays.grads.zero()?;
     let bisect = Bisect::new(&ctx.kernels.manager);
     let (_, parts) = learner.split();
-    let mut cx = Cx::train(parts.params, ctx.seed, step);
+    let mut cx = Cx::train(&parts.arrays.params, ctx.seed, step);
     cx.set_launcher(&bisect);
     cx.set_recompute(parts.recompute);
     parts.precision.enter(&cx)?;
@@ -213,7 +203,7 @@ fn run(
     let loss = loss(&cx, inputs.each_ref(), &parts, ctx, micro)?;
     let records = || cx.with_program(|program| program.recs().len());
     let forward = records();
-    cx.backward(&loss.sum, parts.grads, &mut |_: BucketId, _: &Tensor| -> Result<(), HookError> { Ok(()) })?;
+    cx.backward(&loss.sum, &parts.arrays.grads, &mut |_: BucketId, _: &Tensor| -> Result<(), HookError> { Ok(()) })?;
     *places = cx.with_program(Program::places);
     Ok(NonfiniteCause::of(&cx, &bisect, &[End { loss: loss.sum.val(), backward: forward..records() }]))
 }
@@ -222,7 +212,6 @@ fn run(
 struct Ballot {
     first: usize,
     real: usize,
-    /// Samples of the global batch.
     samples: usize,
 }
 
@@ -239,7 +228,8 @@ fn vote(
     learner: &mut Learner,
     ctx: &StepContext<'_>,
     replay: &ReplayFindings,
-    (ballot, now): (&Ballot, u64),
+    ballot: &Ballot,
+    now: u64,
 ) -> Result<(bool, Vec<usize>), SessionError> {
     let places = replay.places.len();
     let mut votes = vec![0.0; places + ballot.samples];

@@ -4,7 +4,6 @@ use crate::session::clock::{Stopwatch, Throttle};
 use enn_common::event::StepTimes;
 use std::time::Duration;
 
-/// At most ten step reports a second.
 const STEP_REPORT_EVERY: Duration = Duration::from_millis(100);
 
 /// Times since the epoch and the last report began.

@@ -2,7 +2,7 @@
 
 use super::Round;
 use crate::collective;
-use crate::session::{SessionError, agree, checkpointing::saver::DueCheckpoint};
+use crate::session::{SessionError, checkpointing::saver::DueCheckpoint};
 use enn_common::{checkpoint::name, wire::control::Phase};
 
 impl Round<'_> {
@@ -28,7 +28,7 @@ impl Round<'_> {
         self.state.saver.prepare((&items, &own), place, self.ctx.reporter)
     }
 
-    /// Saves this rank's share of the state. A failure is told, not fatal. One that `must` not be left out is waited for.
+    /// Saves this rank's share of the state. A failure is reported, not fatal. One that `must` not be left out is waited for.
     pub(super) fn save(&mut self, must: bool) -> Result<(), SessionError> {
         let step = self.state.progress.step;
         if self.state.saved_step == Some(step) {
@@ -42,7 +42,7 @@ impl Round<'_> {
         self.calibrate()?;
         let state = &mut *self.state;
         if state.progress.best_step == 0 {
-            // Nothing validated yet: the average of now is the best guess for whoever predicts with this checkpoint.
+            // Nothing validated yet: the average of now is the best guess for predictions with this checkpoint.
             state.learner.keep_average_as_best()?;
         }
         state.progress.replays = state.nonfinite.replays();

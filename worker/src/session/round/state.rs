@@ -1,26 +1,19 @@
 //! What a training changes from step to step, and how it is saved, transferred and restored.
 
 use super::{micro_batch::MicroBatchPlan, nonfinite_step::NonfiniteSteps, pace::Pace, task::Outcome};
-use crate::{
-    checkpoint::{Named, Placed},
-    data::Sampler,
-    session::{
-        SessionError,
-        checkpointing::saver::Saver,
-        excluded_rows::ExcludedRows,
-        learner::{Counts, Learner},
-        memory::portion::Portion,
-        progress::{EpochSums, Progress},
-        recovery::{
-            shard_recovery::KeptState,
-            state_transfer::{LocalState, StepPosition},
-        },
-    },
+use crate::checkpoint::{Named, Placed};
+use crate::data::Sampler;
+use crate::session::learner::{Counts, Learner};
+use crate::session::progress::{EpochSums, Progress};
+use crate::session::recovery::state_transfer::{LocalState, StepPosition};
+use crate::session::{
+    SessionError, checkpointing::saver::Saver, excluded_rows::ExcludedRows, memory::portion::Portion,
+    recovery::shard_recovery::KeptState,
 };
 use enn_common::metrics::Metrics;
 use std::{collections::BTreeMap, path::Path};
 
-/// What training is about.
+/// Everything about a training that steps change.
 pub(crate) struct TrainState {
     pub(crate) learner: Learner,
     pub(crate) progress: Progress,
@@ -30,9 +23,9 @@ pub(crate) struct TrainState {
     pub(crate) saved_step: Option<u64>,
     pub(crate) saver: Saver,
     pub(crate) pace: Pace,
-    /// What fitted into this rank's memory when it was measured last.
+    /// The plan that fitted into this rank's memory when it was measured last.
     pub(crate) plan: Option<MicroBatchPlan>,
-    /// Rows computed at once where weights are judged.
+    /// Rows computed at once where weights are validated.
     pub(crate) portion: Portion,
     /// Micro-batches a step, as all ranks agreed, before any was split because memory was short.
     pub(crate) accumulation: u64,
@@ -41,7 +34,7 @@ pub(crate) struct TrainState {
     /// A round broke that left nothing whole: the next one begins with another state.
     pub(crate) broken: bool,
     pub(crate) kept: KeptState,
-    /// What was said last of how the ranks share the state.
+    /// The last message on how the ranks share the state.
     pub(crate) reported_strategy: Option<String>,
 }
 
@@ -50,7 +43,7 @@ impl TrainState {
         Outcome { stopped, epoch: self.progress.position.epoch, step: self.progress.step, split }
     }
 
-    /// What this rank comes with into a round.
+    /// The state with which this rank enters a round.
     pub(crate) fn local_state(&self) -> LocalState {
         match &self.kept {
             _ if self.begun => LocalState::Whole(StepPosition::of(&self.progress)),
@@ -74,7 +67,7 @@ impl TrainState {
         Ok(self.checkpoint_parts(order)?.0)
     }
 
-    /// What every rank has, by name, and what only this one has.
+    /// Returns the tensors that every rank has, by name, and the boxes that only this one has.
     pub(crate) fn checkpoint_parts(&self, order: &Sampler) -> Result<(Vec<Named>, Vec<Placed>), SessionError> {
         let (mut items, own) = self.learner.checkpoint_parts()?;
         items.extend(self.progress.named(&self.sums, order));
@@ -82,7 +75,7 @@ impl TrainState {
         Ok((items, own))
     }
 
-    /// As best weights the average that was just judged, if it is the best, or the mean over the last steps, if that won.
+    /// Keeps as best weights the average that was just validated, if it is the best, or the mean over the last steps, if that won.
     pub(crate) fn keep_validated_as_best(&mut self) -> Result<(), SessionError> {
         let progress = &self.progress;
         if progress.mean_won {

@@ -6,44 +6,28 @@
 //! would not leave whole steps. While it waits the device is at work, so that what is lost is the launch of the update.
 
 use super::step_flags::{StepFlags, StepSums};
-use crate::{
-    collective::COLLECTIVE_WAIT_MAX,
-    data::Batch,
-    session::{
-        SessionError,
-        agree::agree,
-        clock::Stopwatch,
-        kernels::Kernels,
-        learner::{Learner, Parts},
-        report::Reporter,
-    },
+use crate::session::learner::{Learner, Parts};
+use crate::session::{
+    SessionError, agree::agree, clock::Stopwatch, kernels::Kernels, precision::WeightUpdate, report::Reporter,
 };
+use crate::{collective::COLLECTIVE_WAIT_MAX, data::Batch};
 use enn_comm::{Pending, ProcessGroup, sharing};
 use enn_common::{event::StepTimes, wire::control::Phase};
+use enn_core::autograd::{BucketId, Cx, Mode, Phase as Part, Program, Request, Tensor};
 use enn_core::{
-    autograd::{BucketId, Cx, Mode, Phase as Part, Program, Request, Tensor},
-    backend::{copier::Copier, graph},
-    error::HookError,
-    functional,
-    op::collective::Collectives,
+    backend::copier::Copier, backend::graph, error::HookError, functional, op::collective::Collectives,
     profile::Profile,
 };
 use enn_model::loss::BatchLoss;
 use std::cell::{Cell, RefCell};
 use tch::{Device, Kind, Tensor as Raw};
 
-/// Where a step runs.
 pub struct StepContext<'a> {
-    /// The other ranks.
     pub group: &'a dyn ProcessGroup,
-    /// Whoever listens.
     pub reporter: &'a dyn Reporter,
-    /// Chooses kernels.
     pub kernels: &'a Kernels<'a>,
     pub device: Device,
-    /// Seed of dropout.
     pub seed: u64,
-    /// Micro-batches per step.
     pub accumulation: u64,
     /// Where this rank's share begins in the global batch.
     pub first_row: u64,
@@ -53,23 +37,21 @@ pub struct StepContext<'a> {
     pub holds: bool,
     /// The device copies the state for a checkpoint.
     pub copying: Option<Copier>,
-    /// Whoever times a few steps.
+    /// Profile of a few steps, if one is wanted.
     pub profile: Option<&'a Profile>,
 }
 
-/// What a step gives, on the device.
+/// Results of a step, on the device.
 pub struct Stepped {
-    /// The encoded [`StepSums`].
+    /// Encoded [`StepSums`] of all ranks.
     pub sums: Raw,
     /// Norm of the mean gradient before clipping.
     pub grad_norm: Raw,
     /// 1 when the step landed, 0 when it was refused.
     pub taken: Raw,
-    /// Learning rate used.
     pub lr: f64,
     /// Hash of the recorded forward pass, on request.
     pub program: Option<String>,
-    /// How it was executed.
     pub mode: Mode,
     /// Where the time went, milliseconds; without waiting for data.
     pub times: StepTimes,
@@ -189,9 +171,6 @@ impl Laps<'_> {
 
 /// Does optimizer step number `step` (from 0) with this rank's share of the global batch. `first` compares the recorded
 /// programs of all ranks before the first gradient is added.
-///
-/// # Errors
-/// Those of the model, of libtorch and of the collectives.
 pub fn step(
     learner: &mut Learner,
     ctx: &StepContext<'_>,
@@ -226,7 +205,7 @@ pub fn step(
     }
     let (executor, parts) = learner.split();
     let request = Request {
-        leaves: parts.params,
+        leaves: &parts.arrays.params,
         seed: ctx.seed,
         step,
         launcher: &ctx.kernels.manager,
@@ -248,8 +227,7 @@ pub fn step(
     })?;
     laps.end(Part::Optim);
     ctx.kernels.ran(ran.mode, executor.plan().map(|plan| plan.hash()));
-    let mut outputs = ran.outputs.into_iter();
-    let (Some(sums), Some(grad_norm), Some(taken)) = (outputs.next(), outputs.next(), outputs.next()) else {
+    let Ok([sums, grad_norm, taken]) = <[Raw; 3]>::try_from(ran.outputs) else {
         unreachable!("the code of a step gives three values");
     };
     let program = program.into_inner();
@@ -257,7 +235,6 @@ pub fn step(
     Ok(Stepped { sums, grad_norm, taken, lr, program, mode: ran.mode, times })
 }
 
-/// The loss of one micro-batch.
 pub(crate) fn loss(
     cx: &Cx<'_>,
     batch: [&Tensor; 4],
@@ -275,7 +252,7 @@ pub(crate) fn loss(
     Ok(learner.objective.forward(cx, &output, &targets)?)
 }
 
-/// What a step computes: the control sums, the norm of the gradient, whether the step was taken.
+/// Computes a step: the encoded sums, the norm of the gradient, whether the step was taken.
 fn code(
     cx: &Cx<'_>,
     inputs: &[Tensor],
@@ -289,7 +266,7 @@ fn code(
     };
     learner.precision.enter(cx)?;
     cx.set_recompute(learner.recompute);
-    learner.sharding.zero_grads(cx, learner.grads)?;
+    learner.sharding.zero_grads(cx, learner.arrays)?;
     let mut sums: Option<[Tensor; 2]> = None;
     let mut control = None;
     for micro in 0..ctx.accumulation {
@@ -310,25 +287,26 @@ fn code(
             control = Some(all);
         }
         let mut reduce = |bucket: BucketId, gradient: &Raw| {
-            learner.sharding.reduce_grads(cx, learner.weights, learner.grads, bucket, gradient, last)
+            learner.sharding.reduce_grads(cx, learner.arrays, bucket, gradient, last)
         };
-        cx.backward(&loss.sum, learner.grads, &mut reduce)?;
-        cx.accumulate_reduced(learner.grads, last)?;
+        cx.backward(&loss.sum, &learner.arrays.grads, &mut reduce)?;
+        cx.accumulate_reduced(&learner.arrays.grads, last)?;
         laps.end(Part::Backward);
         sums = Some([sum, count]);
     }
     let Some(control) = control else { unreachable!("a step has at least one micro-batch") };
     cx.reshard_parameters()?;
-    let norm = learner.optimizer.complete(cx, learner.grads)?;
+    let norm = learner.arrays.optimizer.complete(cx, &learner.arrays.grads)?;
     laps.end(Part::Comm);
     let count = StepSums::cells_of(cx, &control)?;
     let rate = StepFlags::rate(cx, flags)?;
     // One average moves in the pass over the weights.
     let mut averages = learner.averages.into_iter().flatten();
-    let update = (learner.optimizer, learner.grads, averages.next());
-    let stats = learner.precision.optimize(cx, update, &norm, [&count, &rate])?;
+    let update =
+        WeightUpdate { optimizer: &learner.arrays.optimizer, grads: &learner.arrays.grads, average: averages.next() };
+    let stats = learner.precision.optimize(cx, &update, &norm, &count, &rate)?;
     for average in averages {
-        average.update(cx, learner.weights, &stats.taken)?;
+        average.update(cx, &learner.arrays.weights, &stats.taken)?;
     }
     Ok(vec![control, stats.grad_norm, stats.taken])
 }

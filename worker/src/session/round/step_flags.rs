@@ -1,11 +1,8 @@
 //! What a step takes in and gives beside the data: the learning rate, the flags that a rank sets, and the sums of loss and flags over all
 //! ranks. Only this file knows at which place of a tensor each number stands.
 
-use enn_core::{
-    autograd::{Cx, Tensor},
-    error::OpError,
-    functional,
-};
+use enn_core::autograd::{Cx, Tensor};
+use enn_core::{error::OpError, functional};
 use tch::{Device, TchError, Tensor as Raw};
 
 /// Flags that one rank sets for a step.
@@ -15,7 +12,6 @@ pub struct StepFlags {
     pub stop: bool,
     /// This rank received a list of quarantined kernels that is not in force yet.
     pub quarantine: bool,
-    /// The round is to be left.
     pub leave: bool,
     /// A checkpoint is due because the last one is too old.
     pub save: bool,
@@ -23,9 +19,6 @@ pub struct StepFlags {
 
 impl StepFlags {
     /// Encodes the flags and the learning rate as the last input of a step, f64 (5).
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn encode(self, rate: f64, device: Device) -> Result<Raw, TchError> {
         let number = |flag: bool| if flag { 1.0 } else { 0.0 };
         let Self { stop, quarantine, leave, save } = self;
@@ -63,9 +56,6 @@ pub struct StepSums {
 
 impl StepSums {
     /// Decodes what a step gave. Waits for the device.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn decode(sums: &Raw) -> Result<Self, TchError> {
         let numbers = Vec::<f64>::try_from(sums.f_to_device(Device::Cpu)?)?;
         let [loss, cells, stop, quarantine, leave, save] = numbers[..] else {
@@ -80,18 +70,43 @@ impl StepSums {
     }
 
     /// Returns the loss on the device.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn loss_of(sums: &Raw) -> Result<Raw, TchError> {
         sums.f_get(0)
     }
 
     /// Returns loss and valid cells on the device, f64 (2).
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn loss_and_cells_of(sums: &Raw) -> Result<Raw, TchError> {
         sums.f_narrow(0, 0, 2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enn_core::params::ParamBuilder;
+    use tch::Kind;
+
+    #[test]
+    fn each_flag_comes_back_by_its_name() {
+        let params = ParamBuilder::new().build(1, Device::Cpu).unwrap();
+        let none = StepFlags::default();
+        let all = [
+            StepFlags { stop: true, ..none },
+            StepFlags { quarantine: true, ..none },
+            StepFlags { leave: true, ..none },
+            StepFlags { save: true, ..none },
+        ];
+        for flags in all {
+            let cx = Cx::eval(&params);
+            let number = |value: f64| cx.input(Raw::from(value).to_kind(Kind::Double));
+            let encoded = cx.input(flags.encode(0.5, Device::Cpu).unwrap());
+            assert_eq!(StepFlags::rate(&cx, &encoded).unwrap().raw().double_value(&[]), 0.5);
+            let joined = StepFlags::with_loss(&cx, &encoded, &number(6.0), &number(3.0)).unwrap();
+            assert_eq!(StepSums::cells_of(&cx, &joined).unwrap().raw().double_value(&[]), 3.0);
+            let StepSums { loss, cells, stop, quarantine, leave, save } = StepSums::decode(joined.raw()).unwrap();
+            let back = [stop, quarantine, leave, save].map(|ranks| ranks > 0.0);
+            assert_eq!(back, [flags.stop, flags.quarantine, flags.leave, flags.save]);
+            assert_eq!((loss, cells), (6.0, 3.0));
+        }
     }
 }

@@ -7,53 +7,44 @@
 //! A step that was refused, its gradient not being finite, is made once more beside the plain references (`replay`): a kernel that
 //! is at fault is left out from then on.
 //!
-//! **Invariant:** knows neither model nor data; a step but the first reads nothing back from a device.
+//! Imports `torchrun` and what stands below it. **Invariant:** knows neither model nor data; a step but the first reads nothing back from a device.
 
-mod explain;
 mod intents;
 mod replay;
 
-use super::{
-    SessionError, agree,
-    precision::{self, Demand, Precision},
-    torchrun::Member,
-};
+use super::precision::{self, Demand, Precision, WeightUpdate};
+use super::{SessionError, agree, nonfinite_cause::NonfiniteCause, torchrun::Member};
 use crate::checkpoint::{self, Named};
 use enn_comm::ProcessGroup;
 use enn_common::kernels::{KernelBook, KernelFault, Quarantine};
 use enn_core::{
     autograd::{Cx, Executor, Leaves, Mode, Program, Request, StepOutput, Tensor},
     error::{HookError, OpError, OpErrorKind},
-    kernel::{self, Extra, Intents, KernelEvent, Manager, NoIntents},
-    op::collective::Collectives,
+    kernel::{self, Bisect, Extra, Intents, KernelEvent, Manager, NoIntents},
+    op::collective::{Collectives, Unasked},
     params::{GradBuckets, ParamBuilder, Params},
     profile::Profile,
 };
 use enn_model::optim::{AdamW, AdamWSettings, Ema, FlatParams, OptimError, StepStats};
 use intents::Folder;
-use replay::{Given, Replay, ReplayState};
+use replay::{Given, REPLAYS_MAX, Replay, ReplayState};
 use std::{
     cell::Cell,
+    collections::BTreeSet,
     path::{Path, PathBuf},
 };
 use tch::{Device, Tensor as Raw};
 
 pub use enn_common::config::train::Precision as WantedPrecision;
 
-/// What a training is set up with.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// Seed of weights and dropout: the same on every rank.
     pub seed: u64,
-    /// How weights are updated.
     pub optimizer: AdamWSettings,
-    /// What to compute with.
     pub precision: WantedPrecision,
-    /// What the data ask of the precision.
     pub demand: Demand,
-    /// Order of kernels.
     pub kernels: kernel::Settings,
-    /// Kernels of the user's own.
     pub extras: Vec<Extra>,
     /// How far a step may go from its code.
     pub limit: Mode,
@@ -63,17 +54,14 @@ pub struct Setup {
 
 /// Everything that steps change.
 pub struct Steps {
-    /// Weights by name.
     pub params: Params,
-    /// The same weights as flat arrays.
+    /// Weights as flat arrays, in the same storage.
     pub weights: FlatParams,
     /// Gradients: what a step adds up over the ranks.
     pub grads: GradBuckets,
-    /// What is computed with, and why.
     pub precision: Precision,
     /// Chooses kernels; knows which ran, and which were wrong.
     pub kernels: Manager,
-    /// How steps are executed.
     pub executor: Executor,
     optimizer: AdamW,
     profile: Option<Profile>,
@@ -85,16 +73,15 @@ pub struct Steps {
     seed: u64,
 }
 
-/// What the code of a step has beside its context.
+/// Everything that the code of a step has beside its context.
 pub struct StepParts<'a> {
-    /// Weights as flat arrays.
     pub weights: &'a FlatParams,
     grads: &'a GradBuckets,
     optimizer: &'a AdamW,
     precision: &'a Precision,
     collectives: &'a dyn Collectives,
     uncompared: &'a Cell<Option<(u32, Device)>>,
-    /// What the step has come to that is made once more.
+    /// Progress of the step that is made once more.
     replay: Option<&'a Replay>,
 }
 
@@ -158,9 +145,6 @@ impl Steps {
     /// When the step is refused, `code` is called once more, as far as [`StepParts::complete`], to find the kernel that is at
     /// fault, if one is: steps after this one do without it. On a device that is before the step that follows
     /// [`Steps::agree_on_kernels`]. See [`Steps::why_refused`].
-    ///
-    /// # Errors
-    /// Those of the code, of a kernel or of a collective; another program on another rank.
     pub fn step<E: From<OpError>>(
         &mut self,
         collectives: &dyn Collectives,
@@ -220,9 +204,6 @@ impl Steps {
     /// Puts kernels that any rank found wrong since the last call in quarantine on all ranks, from the next step on; those that
     /// are new there. Every rank calls it after the same steps, often or seldom: until then only the rank that found a kernel
     /// wrong does without it. A device is asked here whether steps were refused. Waits for the device and for the others.
-    ///
-    /// # Errors
-    /// A lost rank.
     pub fn agree_on_kernels(
         &mut self,
         group: &dyn ProcessGroup,
@@ -241,7 +222,7 @@ impl Steps {
         &self.book.quarantine
     }
 
-    /// Puts into quarantine what all ranks were told; the entries that are new.
+    /// Puts the faults that all ranks know into quarantine, and returns the entries that are new.
     fn leave_out(&mut self, faults: Vec<KernelFault>) -> Vec<Quarantine> {
         let before = self.book.epoch;
         for fault in faults {
@@ -267,9 +248,6 @@ impl Steps {
     }
 
     /// Puts the state after `steps` steps in place, from the checkpoint in `folder`.
-    ///
-    /// # Errors
-    /// When an entry is missing or has another shape.
     pub fn restore(&mut self, folder: &Path, steps: u64) -> Result<(), SessionError> {
         // What a checkpoint holds of precision may be there or not: a training may go on in another one.
         let always = self.state().into_iter().filter(|n| !n.fqn.starts_with(precision::STATE));
@@ -287,9 +265,71 @@ impl Steps {
         }
         Ok(self.params.refresh_shadows()?)
     }
+
+    /// Whether a step was refused since the last look, and a replay is worth its time. Waits for the device.
+    fn is_refused(&mut self) -> Result<bool, OptimError> {
+        let skipped = self.optimizer.skipped()?;
+        let refused = skipped > std::mem::replace(&mut self.replay_state.seen, skipped);
+        if !refused {
+            self.replay_state.fruitless = 0;
+        }
+        Ok(refused && self.replay_state.fruitless < REPLAYS_MAX)
+    }
+
+    /// Makes a refused step once more, and keeps what it finds. A kernel that is at fault is in quarantine on this rank then.
+    fn explain<E: From<OpError>>(
+        &mut self,
+        given: &Given,
+        code: &mut impl FnMut(&Cx<'_>, &StepParts<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
+    ) {
+        let found = self.replay(given, code);
+        self.replay_state.fruitless = match &found {
+            Some(found) if found.is_of_a_kernel() => 0,
+            _ => self.replay_state.fruitless + 1,
+        };
+        let Some(found) = found else { return };
+        // Nothing runs in another precision because of it: ranks would have to agree.
+        let found = NonfiniteCause { low: None, ..found };
+        let cause =
+            found.sentence(&self.params, given.number, &BTreeSet::new()).unwrap_or_else(|error| error.sentence());
+        tracing::warn!("{cause}");
+        self.replay_state.cause = Some(cause);
+    }
+
+    fn replay<E: From<OpError>>(
+        &self,
+        given: &Given,
+        code: &mut impl FnMut(&Cx<'_>, &StepParts<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
+    ) -> Option<NonfiniteCause> {
+        let Self { params, weights, kernels, grads, optimizer, precision, uncompared, .. } = self;
+        let bisect = Bisect::new(kernels);
+        let replay = Replay::default();
+        let collectives = &Unasked(1);
+        let parts = StepParts { weights, grads, optimizer, precision, collectives, uncompared, replay: Some(&replay) };
+        let mut cx = Cx::train(params, self.seed, given.number);
+        cx.set_launcher(&bisect);
+        cx.set_collectives(collectives);
+        let mut run = || -> Result<Vec<Tensor>, E> {
+            precision.enter(&cx)?;
+            cx.clear_gradients();
+            let inputs: Vec<Tensor> = given.inputs.iter().map(|raw| cx.input(raw.shallow_clone())).collect();
+            code(&cx, &parts, &inputs)
+        };
+        let _ends_in_an_error = run();
+        if !replay.ended.get() {
+            tracing::warn!(step = given.number, "a refused step could not be made once more");
+            return None;
+        }
+        let ends = replay.ends.take();
+        let found = NonfiniteCause::of(&cx, &bisect, &ends)?;
+        // Where the loss is finite, a gradient may have been too large for the loss scale only, which was halved.
+        let backward = ends.iter().any(|end| end.backward.contains(&found.finding.record));
+        let scaled = precision.has_scale() && backward && !found.is_of_a_kernel();
+        (!scaled).then_some(found)
+    }
 }
 
-/// What all ranks tell, in the same order on each, and each fault once.
+/// Exchanges faults between all ranks: each fault once, in the same order on every rank.
 fn exchange_faults(
     group: &dyn ProcessGroup,
     device: Device,
@@ -307,7 +347,7 @@ fn exchange_faults(
     Ok(all)
 }
 
-/// What another rank told is not what this build tells.
+/// The error for faults of another rank that this build cannot read.
 fn unexpected(error: serde_json::Error) -> SessionError {
     SessionError::Unexpected {
         found: error.to_string(),
@@ -323,9 +363,6 @@ fn unread(error: OptimError) -> OpError {
 impl StepParts<'_> {
     /// Adds the gradients of `loss`, a sum. With `last`, those of the last micro-batch, they travel to the other ranks while
     /// backward goes on.
-    ///
-    /// # Errors
-    /// Those of a kernel or of a collective.
     pub fn backward(&self, cx: &Cx<'_>, loss: &Tensor, last: bool) -> Result<(), OpError> {
         self.compare(cx)?;
         let before = cx.with_program(|program| program.recs().len());
@@ -364,9 +401,6 @@ impl StepParts<'_> {
     }
 
     /// Waits for everything begun, the sums of the gradients among it; their norm, f64 of 0 axes, for [`StepParts::optimize`].
-    ///
-    /// # Errors
-    /// Those of a collective, or of a kernel.
     pub fn complete(&self, cx: &Cx<'_>) -> Result<Tensor, OpError> {
         if let Some(replay) = self.replay {
             return Err(replay.end(cx));
@@ -378,19 +412,18 @@ impl StepParts<'_> {
     /// Updates the weights with gradients that [`StepParts::complete`] waited for: clip, AdamW, loss scale. `norm` is what it gave,
     /// `count` what the summed loss is divided by, over all ranks; `rate` the learning rate. All f64, 0 axes. An `average` takes in the
     /// new weights in the same pass over them.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn optimize(
         &self,
         cx: &Cx<'_>,
         norm: &Tensor,
-        [count, rate]: [&Tensor; 2],
+        count: &Tensor,
+        rate: &Tensor,
         average: Option<&Ema>,
     ) -> Result<StepStats, OpError> {
         if let Some(replay) = self.replay {
             return Err(replay.end(cx));
         }
-        self.precision.optimize(cx, (self.optimizer, self.grads, average), norm, [count, rate])
+        let update = WeightUpdate { optimizer: self.optimizer, grads: self.grads, average };
+        self.precision.optimize(cx, &update, norm, count, rate)
     }
 }

@@ -1,4 +1,10 @@
-//! What is known of the refused steps of a loop of one's own, and how far the replay of one has come.
+//! A refused step of a loop of one's own, once more, beside the plain references: who made it not finite.
+//!
+//! A refused step changed no weight. On the CPU it is seen at once, and the replay is that step exactly. A device is asked when the
+//! ranks agree on kernels; what is replayed then are the inputs of its last step, with the weights of then.
+//!
+//! **Invariant:** a replay ends before anything in which other ranks take part, and changes nothing but gradients, which the next
+//! step clears.
 
 use crate::session::nonfinite_cause::End;
 use enn_core::{
@@ -8,13 +14,15 @@ use enn_core::{
 use std::cell::{Cell, RefCell};
 use tch::Tensor as Raw;
 
-/// What a step was given.
 pub(super) struct Given {
     pub(super) number: u64,
     pub(super) inputs: Vec<Raw>,
 }
 
-/// What is known of refused steps.
+/// Replays in a row that found no kernel: data that are never finite must not cost every step twice.
+pub(super) const REPLAYS_MAX: u32 = 8;
+
+/// Knowledge of refused steps.
 #[derive(Default)]
 pub(super) struct ReplayState {
     /// How many were looked at.
@@ -29,7 +37,6 @@ pub(super) struct ReplayState {
     pub(super) cause: Option<String>,
 }
 
-/// How far a replay has come.
 #[derive(Default)]
 pub(super) struct Replay {
     pub(super) ends: RefCell<Vec<End>>,

@@ -5,14 +5,12 @@
 use super::sample::Sample;
 use std::ops::Range;
 
-/// Folds.
 const FOLDS: usize = 5;
 /// Rows of a prior that says "no shift, slope 1"; the best is chosen.
 const PRIORS: [f64; 5] = [8.0, 32.0, 128.0, 512.0, 2048.0];
 /// Standard errors over the folds by which the error must fall.
 const BETTER_BY: f64 = 2.0;
 
-/// What was chosen.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     /// Shift and slope by cell; `None`: answers are the model's own.
@@ -55,7 +53,7 @@ pub(crate) fn choose(sample: &Sample, spread: &[f64], always: bool) -> Chosen {
 }
 
 impl Chosen {
-    /// For people.
+    /// The decision as a sentence for the user.
     pub(crate) fn decision(&self, unit: &str) -> String {
         let [without, with] = self.errors.map(|error| format!("{error:.4}"));
         let what = if self.maps.is_some() { "kept" } else { "left out" };

@@ -12,7 +12,6 @@
 use super::sample::Sample;
 use enn_common::config::train::MEDIAN;
 
-/// Factors at least and at most.
 const STRETCH: (f64, f64) = (0.1, 10.0);
 /// With fewer rows, or fewer cells, all cells have the same factors.
 const OWN_ROWS_MIN: usize = 20;
@@ -112,7 +111,7 @@ fn held(sample: &Sample, quantiles: &[Vec<f64>]) -> f64 {
 }
 
 impl Intervals {
-    /// For people.
+    /// The decision as a sentence for the user.
     pub(crate) fn decision(&self, nominal: f64, sample: &Sample, in_time: bool, drift: Option<f64>) -> String {
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
         let [before, after] = self.held.map(percent);

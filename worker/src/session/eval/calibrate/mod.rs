@@ -14,7 +14,7 @@ mod sample;
 
 use super::evaluate::EvalModel;
 use crate::collective;
-use crate::session::{SessionError, agree, dataset::Dataset, excluded_rows::ExcludedRows};
+use crate::session::{SessionError, dataset::Dataset, excluded_rows::ExcludedRows};
 use enn_comm::ProcessGroup;
 use enn_common::{
     config::train::{PointCalibration, TrainConfig},
@@ -30,19 +30,17 @@ const ROWS_MIN: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Fitted {
     pub(crate) calibration: Calibration,
-    /// For people, one sentence each.
     pub(crate) decisions: Vec<String>,
 }
 
 /// Fits what `train` asks for to the present weights of a model, which answers uncalibrated. Collective.
-///
-/// # Errors
-/// Those of the forward pass, of libtorch and of the collectives.
 pub(crate) fn fit(
     model: &EvalModel<'_>,
-    (data, left_out): (&Dataset, &ExcludedRows),
+    data: &Dataset,
+    left_out: &ExcludedRows,
     train: &TrainConfig,
-    (group, device): (&dyn ProcessGroup, Device),
+    group: &dyn ProcessGroup,
+    device: Device,
 ) -> Result<Fitted, SessionError> {
     let levels = train.quantile_levels();
     let intervals = train.calibrate_intervals && levels.len() > 1;
@@ -70,7 +68,7 @@ pub(crate) fn fit(
             return Ok(fitted);
         }
     }
-    let mut sample = sample::gather(model, (data, left_out), (&rows, quantiles), (group, device))?;
+    let mut sample = sample::gather(model, data, left_out, &rows, quantiles, group, device)?;
     let mut affine = None;
     let mut stretch = None;
     if points && !passes {
@@ -90,7 +88,7 @@ pub(crate) fn fit(
     }
     if intervals {
         let nominal = model.objective.nominal().unwrap_or_default();
-        let drift = if in_time { drift(model, data, nominal, (group, device))? } else { None };
+        let drift = if in_time { drift(model, data, nominal, group, device)? } else { None };
         let found = intervals::fit(&sample, levels, drift.unwrap_or(1.0));
         fitted.decisions.push(found.decision(nominal, &sample, in_time, drift));
         stretch = Some(found.stretch);
@@ -99,12 +97,12 @@ pub(crate) fn fit(
     Ok(fitted)
 }
 
-/// `Model::drift` of the staged rows. One collective.
 fn drift(
     model: &EvalModel<'_>,
     data: &Dataset,
     share: f64,
-    (group, device): (&dyn ProcessGroup, Device),
+    group: &dyn ProcessGroup,
+    device: Device,
 ) -> Result<Option<f64>, SessionError> {
     let mut found = 0.0;
     if group.rank() == 0 {

@@ -1,12 +1,8 @@
 //! What a model says of validation rows, beside their targets: gathered from all ranks, so that each holds the same bits.
 
 use crate::collective::COLLECTIVE_WAIT_MAX;
-use crate::session::{
-    SessionError,
-    dataset::{Dataset, rows_within},
-    eval::evaluate::EvalModel,
-    excluded_rows::ExcludedRows,
-};
+use crate::session::dataset::{Dataset, rows_within};
+use crate::session::{SessionError, eval::evaluate::EvalModel, excluded_rows::ExcludedRows};
 use enn_comm::ProcessGroup;
 use enn_common::staged::Split;
 use enn_core::autograd::Cx;
@@ -41,7 +37,8 @@ impl Sample {
     }
 
     /// Moves locations z to shift + slope·z, and quantiles with them.
-    pub(crate) fn move_locations(&mut self, [shift, slope]: &[Vec<f64>; 2]) {
+    pub(crate) fn move_locations(&mut self, maps: &[Vec<f64>; 2]) {
+        let [shift, slope] = maps;
         let cells = self.cells;
         let moves: Vec<f64> =
             self.location().iter().enumerate().map(|(i, z)| shift[i % cells] + (slope[i % cells] - 1.0) * z).collect();
@@ -59,7 +56,6 @@ pub(crate) fn rows(data: &Dataset, quantiles: usize) -> Vec<u64> {
         .collect()
 }
 
-/// Numbers gathered for a row.
 fn width(data: &Dataset, quantiles: usize) -> u64 {
     ((quantiles + 2) * data.staged.0.outputs()).max(1) as u64
 }
@@ -67,9 +63,12 @@ fn width(data: &Dataset, quantiles: usize) -> u64 {
 /// Gathers so many `quantiles` for each cell of [`rows`]. Two collectives.
 pub(crate) fn gather(
     model: &EvalModel<'_>,
-    (data, left_out): (&Dataset, &ExcludedRows),
-    (rows, quantiles): (&[u64], usize),
-    (group, device): (&dyn ProcessGroup, Device),
+    data: &Dataset,
+    left_out: &ExcludedRows,
+    rows: &[u64],
+    quantiles: usize,
+    group: &dyn ProcessGroup,
+    device: Device,
 ) -> Result<Sample, SessionError> {
     let cells = data.staged.0.outputs();
     let width = width(data, quantiles);
