@@ -85,6 +85,7 @@ soak: build ## The long suites, before a release: hundreds of random faults and 
 		$(CARGO) test --profile $(PROFILE) --workspace --no-fail-fast --test libtorch -- chaos::random nodes::faults saves:: crash:: --test-threads 2
 	ENN_ROUNDS=1000 $(CARGO) test --profile $(PROFILE) --workspace --test cpu -- rounds:: --test-threads 2
 	$(MAKE) fuzz PROFILE=$(PROFILE)
+	$(PYTHON) tests/soak/add_a_strategy.py $(PROFILE)
 
 test-gpu: build venv ## Tests that need a GPU, two for some; those of our own kernels once more under compute-sanitizer
 	@nvidia-smi -L > /dev/null 2>&1 || { echo "error: no NVIDIA GPU was found: nvidia-smi lists none" >&2; exit 4; }

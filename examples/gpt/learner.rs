@@ -16,7 +16,7 @@ use enn_worker::{
     session::{
         precision::Demand,
         steps::{Setup, Steps},
-        torchrun::Place,
+        torchrun::Member,
     },
     tch::{Device, Kind, Tensor},
 };
@@ -40,7 +40,7 @@ pub(crate) struct Learner {
 
 impl Learner {
     /// Initializes seeded weights, which are equal on every rank.
-    pub(crate) fn new(size: GptSize, settings: &Settings, place: &Place) -> Result<Self, GptError> {
+    pub(crate) fn new(size: GptSize, settings: &Settings, place: &Member) -> Result<Self, GptError> {
         let mut pb = ParamBuilder::new();
         let model = Gpt::new(&mut pb, size);
         let windows = settings.batch / (u64::from(place.world()) * settings.accumulation).max(1);
@@ -62,7 +62,7 @@ impl Learner {
     ///
     /// When two steps in a row recorded the same program, the program runs instead of the closure, and on a GPU a captured graph of it:
     /// so values that differ between steps are inputs.
-    pub(crate) fn step(&mut self, place: &Place, text: &Text, step: &Step) -> Result<Tensor, GptError> {
+    pub(crate) fn step(&mut self, place: &Member, text: &Text, step: &Step) -> Result<Tensor, GptError> {
         let Self { model, steps, refused } = self;
         let windows = text.windows(step.number, place.device)?;
         let numbers = Tensor::f_from_slice(&[step.tokens as f64, step.rate])?.f_to_device(place.device)?;
@@ -85,7 +85,7 @@ impl Learner {
             }
             let norm = parts.complete(cx)?;
             let number = |i| f::reshape(cx, &f::narrow(cx, numbers, 0, i, 1)?, &[]);
-            let stats = parts.optimize(cx, &norm, [&number(0)?, &number(1)?], None)?;
+            let stats = parts.optimize(cx, &norm, &number(0)?, &number(1)?, None)?;
             Ok::<_, GptError>(sum.into_iter().chain([stats.taken]).collect())
         })?;
         let [sum, taken]: [Tensor; 2] = ran.outputs.try_into().map_err(|_| GptError::NoLoss)?;
@@ -118,7 +118,7 @@ impl Learner {
 
     /// Restores the newest complete checkpoint; returns its step, 0 when there is none. Fails when the ranks do not
     /// find the same one.
-    pub(crate) fn resume(&mut self, checkpoints: &Path, place: &Place) -> Result<u64, GptError> {
+    pub(crate) fn resume(&mut self, checkpoints: &Path, place: &Member) -> Result<u64, GptError> {
         let found = latest(checkpoints).found;
         let step = found.as_ref().and_then(|c| c.manifest()).map_or(0, |manifest| manifest.step);
         agree(place.group.as_ref(), step, place.device)?;

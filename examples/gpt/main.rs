@@ -14,7 +14,7 @@ mod text;
 use clap::Parser;
 use enn_worker::{
     optim::Schedule,
-    session::torchrun::{self, Place},
+    session::torchrun::{self, Member},
 };
 use error::GptError;
 use learner::{Learner, Step, over_ranks};
@@ -81,7 +81,7 @@ fn train(settings: &Settings) -> Result<(), GptError> {
     Ok(place.leave()?)
 }
 
-fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner, first: u64) -> Result<(), GptError> {
+fn steps(settings: &Settings, place: &Member, text: &Text, learner: &mut Learner, first: u64) -> Result<(), GptError> {
     let tokens = settings.batch * learner.model.size().context as u64;
     let schedule = Schedule {
         peak: settings.lr,
@@ -131,7 +131,7 @@ fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner,
 }
 
 /// Prints on rank 0 and flushes: a launcher reads the output through a pipe.
-fn say(place: &Place, words: std::fmt::Arguments<'_>) -> Result<(), GptError> {
+fn say(place: &Member, words: std::fmt::Arguments<'_>) -> Result<(), GptError> {
     if place.leads() {
         let mut out = stdout().lock();
         writeln!(out, "{words}")?;

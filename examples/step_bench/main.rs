@@ -17,7 +17,7 @@ use clap::Parser;
 use enn_common::config::train::Precision;
 use enn_worker::{
     autograd::Mode,
-    session::torchrun::{DeviceChoice, Place, WantedCollectives, join_with},
+    session::torchrun::{DeviceChoice, Member, WantedCollectives, join_with},
 };
 use serde_json::{Value, json};
 use std::{
@@ -127,7 +127,7 @@ fn one(
     size: &Value,
     mode: &str,
     precision: Precision,
-    place: &Place,
+    place: &Member,
 ) -> Result<Value, Box<dyn Error>> {
     let batch = settings.batch.or_else(|| size["batch"].as_i64()).ok_or("no such model in the file of sizes")?;
     let modes = [Mode::Tape, Mode::Plan, Mode::Graph];

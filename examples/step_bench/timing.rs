@@ -2,7 +2,7 @@
 
 use crate::trainer::Trainer;
 use enn_worker::{
-    session::torchrun::Place,
+    session::torchrun::Member,
     tch::{Cuda, Device},
 };
 use serde_json::{Value, json};
@@ -20,12 +20,12 @@ const WAIT_MAX: Duration = Duration::from_secs(120);
 pub(crate) struct Timing<'a> {
     warm_up: u64,
     per_group: u64,
-    place: &'a Place,
+    place: &'a Member,
 }
 
 impl<'a> Timing<'a> {
     /// Plans `warm_up` steps, then `steps` measured ones.
-    pub(crate) fn new(warm_up: u64, steps: u64, place: &'a Place) -> Self {
+    pub(crate) fn new(warm_up: u64, steps: u64, place: &'a Member) -> Self {
         Self { warm_up, per_group: (steps / GROUPS).max(1), place }
     }
 

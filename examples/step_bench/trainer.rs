@@ -13,7 +13,7 @@ use enn_worker::{
     params::ParamBuilder,
     session::{
         steps::{Setup, Steps},
-        torchrun::Place,
+        torchrun::Member,
     },
     tch::{Kind, Tensor},
 };
@@ -55,7 +55,7 @@ pub(crate) struct Trainer {
 
 impl Trainer {
     /// Initializes weights that are equal on every rank. Fails for a precision that this device or build lacks.
-    pub(crate) fn new(work: &Work<'_>, place: &Place) -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn new(work: &Work<'_>, place: &Member) -> Result<Self, Box<dyn Error>> {
         let mut pb = ParamBuilder::new();
         if let Some(mib) = work.bucket_mib {
             pb.limit_buckets(mib);
@@ -95,7 +95,7 @@ impl Trainer {
     }
 
     /// Makes optimizer step `number`.
-    pub(crate) fn step(&mut self, place: &Place, number: u64) -> Result<(), OpError> {
+    pub(crate) fn step(&mut self, place: &Member, number: u64) -> Result<(), OpError> {
         let mut inputs = self.subject.batch();
         inputs.push(self.rate.shallow_clone());
         let Self { subject, steps, average, cost, .. } = self;
@@ -117,7 +117,7 @@ impl Trainer {
             let number = |i| f::reshape(cx, &f::narrow(cx, &sums, 0, i, 1)?, &[]);
             let sum = number(0)?;
             let count = number(1)?;
-            parts.optimize(cx, &norm, [&count, rate], average.as_ref())?;
+            parts.optimize(cx, &norm, &count, rate, average.as_ref())?;
             Ok::<_, OpError>(vec![f::div(cx, &sum, &count)?])
         })?;
         self.last = ran.outputs.into_iter().next().map(|loss| (loss, ran.mode));
@@ -125,7 +125,7 @@ impl Trainer {
     }
 
     /// Runs only the all-reduces of a step.
-    pub(crate) fn all_reduce(&self, place: &Place) -> Result<(), Box<dyn Error>> {
+    pub(crate) fn all_reduce(&self, place: &Member) -> Result<(), Box<dyn Error>> {
         // Backward completes the last bucket first.
         let begun = self.steps.grads.buckets().rev().map(|(_, flat)| place.group.all_reduce_sum(flat));
         let works: Vec<_> = begun.collect::<Result<_, _>>()?;

@@ -6,10 +6,12 @@
 //! names, not the model; only `session` uses all. What users need of the packages below is offered here by the same names.
 
 pub mod checkpoint;
+pub mod collective;
 pub mod data;
 pub mod export;
 pub mod probe;
 pub mod session;
+pub mod sharding;
 
 pub use enn_comm as comm;
 pub use enn_core::{autograd, backend, error, functional, kernel, op, params, precision, profile};

@@ -67,18 +67,12 @@ pub fn graph(answered: &ExportedModel<'_>) -> Result<Graph, ExportError> {
 
 impl ExportedModel<'_> {
     /// Returns the inputs by name for rows `x` (rows, F), with a zero state where the model streams.
-    ///
-    /// # Errors
-    /// As [`graph`].
     pub fn inputs(&self, x: &Raw) -> Result<BTreeMap<String, Raw>, ExportError> {
         let named = ports(&self.empty_past(x)?).into_iter().map(|(port, _, raw)| (port, raw));
         Ok(named.chain([(X.to_owned(), x.shallow_clone())]).collect())
     }
 
     /// Runs the model itself on inputs by name and returns the outputs by name.
-    ///
-    /// # Errors
-    /// As [`graph`].
     pub fn run(&self, inputs: &BTreeMap<String, Raw>) -> Result<BTreeMap<String, Raw>, ExportError> {
         let cx = Cx::eval(self.params);
         let x = &inputs[X];

@@ -1,7 +1,8 @@
 //! Proof that all ranks hold the same thing before they compute together: a difference becomes an error that shows both
 //! sides, instead of a hang or a silently wrong sum.
 
-use super::{SessionError, boot::COLLECTIVE_WAIT_MAX};
+use super::SessionError;
+use crate::collective::{COLLECTIVE_WAIT_MAX, gather};
 use enn_comm::ProcessGroup;
 use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor};
@@ -17,25 +18,10 @@ pub fn agree(group: &dyn ProcessGroup, device: Device, what: &'static str, mine:
     compare(what, &gather(group, device, short_digest(mine))?)
 }
 
-/// Every rank's number, by rank. One collective.
-///
-/// # Errors
-/// The collective's.
-pub(super) fn gather(group: &dyn ProcessGroup, device: Device, mine: i64) -> Result<Vec<i64>, SessionError> {
-    let mut slots = vec![0; group.size() as usize];
-    slots[group.rank() as usize] = mine;
-    let tensor = Tensor::f_from_slice(&slots)?.f_to_device(device)?;
-    group.all_reduce_sum(&tensor)?.wait(COLLECTIVE_WAIT_MAX)?;
-    Ok(Vec::<i64>::try_from(tensor.f_to_device(Device::Cpu)?)?)
-}
-
 /// Every rank's bytes, by rank. One collective when nobody has any, else one more for each rank that has.
-///
-/// # Errors
-/// The collectives'.
 pub(super) fn exchange(group: &dyn ProcessGroup, device: Device, mine: &[u8]) -> Result<Vec<Vec<u8>>, SessionError> {
     let lengths = gather(group, device, mine.len() as i64)?;
-    let told = (0..).zip(lengths).map(|(rank, length)| {
+    let all = (0..).zip(lengths).map(|(rank, length)| {
         if length == 0 {
             return Ok(Vec::new());
         }
@@ -47,17 +33,7 @@ pub(super) fn exchange(group: &dyn ProcessGroup, device: Device, mine: &[u8]) ->
         group.broadcast(&bytes, rank)?.wait(COLLECTIVE_WAIT_MAX)?;
         Ok(Vec::<u8>::try_from(bytes.f_to_device(Device::Cpu)?)?)
     });
-    told.collect()
-}
-
-/// Brings every rank to the sum of `values`, exactly the same bits on all.
-///
-/// # Errors
-/// The collective's.
-pub fn sum(group: &dyn ProcessGroup, device: Device, values: &[f64]) -> Result<Vec<f64>, SessionError> {
-    let tensor = Tensor::f_from_slice(values)?.f_to_device(device)?;
-    group.all_reduce_sum(&tensor)?.wait(COLLECTIVE_WAIT_MAX)?;
-    Ok(Vec::<f64>::try_from(tensor.f_to_kind(Kind::Double)?.f_to_device(Device::Cpu)?)?)
+    all.collect()
 }
 
 /// The first 63 bits of blake3: positive, so that a sum with zeros is exact.

@@ -2,11 +2,9 @@
 //!
 //! **Invariant:** the only place of the worker that reads the environment.
 
-use super::{
-    SessionError,
-    link::{Link, Order},
-    mmap, unix,
-};
+use super::SessionError;
+use super::link::{Link, Order, mmap, unix};
+use crate::collective::COLLECTIVE_WAIT_MAX;
 use enn_comm::{CommError, Forming, Gloo, GlooOptions, Meshed, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store};
 use enn_common::{
     config::train::Collectives,
@@ -16,13 +14,11 @@ use enn_common::{
     },
 };
 use enn_core::backend::{cuda::cache, graph};
-use std::{path::PathBuf, time::Duration};
+use serde::de::DeserializeOwned;
+use std::path::{Path, PathBuf};
 use tch::Device;
 
-/// Longest time to meet the other ranks of a round, and the limit of every collective.
-pub const COLLECTIVE_WAIT_MAX: Duration = Duration::from_secs(300);
-
-/// What the launcher tells a worker before it can speak to it.
+/// Settings that the launcher passes to a worker before they can exchange messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Environment {
     /// `ENN_BROKER`: the broker's socket.
@@ -58,11 +54,11 @@ impl Environment {
     }
 }
 
-/// What a launcher of torchrun's kind (`enn run`, torchrun) tells a program about its place. Nothing set is a world of one.
+/// The place of a program, as a launcher of torchrun's kind (`enn run`, torchrun) sets it. Nothing set is a world of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TorchrunEnvironment {
     pub rank: u32,
-    /// `WORLD_SIZE`.
+    /// `WORLD_SIZE`: number of ranks.
     pub world_size: u32,
     /// `LOCAL_RANK`: index on the node.
     pub local_rank: u32,
@@ -149,12 +145,12 @@ pub(super) fn meet(environment: &Environment) -> Result<(Link, Order), SessionEr
     let first = match client.recv()? {
         ToWorker::Refused { error } => return Err(SessionError::Refused { error }),
         ToWorker::Dismissed => unix::exit_now(0),
-        told => Order::of(told).map_err(|other| SessionError::Unexpected {
+        message => Order::of(message).map_err(|other| SessionError::Unexpected {
             found: format!("{other:?}"),
             expected: "a seat in a round, or word to stand by",
         })?,
     };
-    // Whoever took the page has the memory; without it checkpoints are written while training waits.
+    // The page lies in this memory; without it checkpoints are written while training waits.
     let memory = environment.control_fd.and_then(|fd| mmap::memory(fd).ok());
     let link = Link::new(client, page, memory)?;
     Ok((link, first))
@@ -169,9 +165,6 @@ pub fn device(assignment: &Assignment) -> Result<Device, SessionError> {
 }
 
 /// The device called "cpu" or "cuda" of the `local_rank`-th worker of a node.
-///
-/// # Errors
-/// As [`device`].
 pub(super) fn named_device(name: &str, local_rank: u32) -> Result<Device, SessionError> {
     let wrong = |expected| SessionError::Device { found: name.to_owned(), expected };
     match name {
@@ -208,35 +201,35 @@ fn kernel_folder() -> Option<PathBuf> {
 pub(super) fn group(
     store: Option<&Store>,
     seat: &Assignment,
-    (device, wanted): (Device, Collectives),
+    device: Device,
+    wanted: Collectives,
     forming: &Forming,
 ) -> Result<Box<dyn ProcessGroup>, SessionError> {
     let Some(store) = store.filter(|_| seat.world_size > 1) else { return Ok(Box::new(Solo)) };
-    let place = Place { rank: seat.rank, size: seat.world_size, local: seat.local_world_size };
+    let place = RankPlace { rank: seat.rank, size: seat.world_size, local: seat.local_world_size };
     let store = store.round(&format!("round-{}", seat.round))?;
-    let whole = form(&store, (place, device), wanted, forming)?;
+    let whole = form(&store, place, device, wanted, forming)?;
     let former = move |store: &Store, (rank, size): (u32, u32), together: bool, forming: &Forming| {
-        let place = Place { rank, size, local: if together { size } else { 1 } };
+        let place = RankPlace { rank, size, local: if together { size } else { 1 } };
         // Beside NCCL, copy engines are not measured.
         let wanted = if device.is_cuda() { Collectives::Nccl } else { wanted };
-        form(store, (place, device), wanted, forming)
+        form(store, place, device, wanted, forming)
     };
     Ok(Box::new(Meshed::new(whole, store, Box::new(former), forming, COLLECTIVE_WAIT_MAX)))
 }
 
-/// A rank's place in its world.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct RankPlace {
     pub(super) rank: u32,
     pub(super) size: u32,
-    /// Ranks on this node.
     pub(super) local: u32,
 }
 
 /// The group that meets in `store`: on GPUs their copy engines, or NCCL; else shared memory or Gloo.
 pub(super) fn form(
     store: &Store,
-    (place, device): (Place, Device),
+    place: RankPlace,
+    device: Device,
     wanted: Collectives,
     forming: &Forming,
 ) -> Result<Box<dyn ProcessGroup>, CommError> {
@@ -261,14 +254,14 @@ pub(super) fn form(
 }
 
 /// Shared memory when it is wanted and can be had, else Gloo. Every rank comes to the same answer: from the assignment and
-/// the configuration, which are equal, and then in [`Shm::form`] from everybody's word.
+/// the configuration, which are equal, and then in [`Shm::form`] from what all ranks report.
 fn host_group(
     store: &Store,
-    place: Place,
+    place: RankPlace,
     wanted: Collectives,
     forming: &Forming,
 ) -> Result<Box<dyn ProcessGroup>, CommError> {
-    let Place { rank, size, local } = place;
+    let RankPlace { rank, size, local } = place;
     let timeout = COLLECTIVE_WAIT_MAX;
     if wanted == Collectives::Gloo || local != size {
         tracing::info!(wanted = ?wanted, "{local} of {size} workers are on this node; collectives go through Gloo");
@@ -282,7 +275,7 @@ fn host_group(
 fn or_gloo(
     formed: ShmFormed,
     store: &Store,
-    Place { rank, size, .. }: Place,
+    RankPlace { rank, size, .. }: RankPlace,
     forming: &Forming,
 ) -> Result<Box<dyn ProcessGroup>, CommError> {
     let reason = match formed {
@@ -292,6 +285,11 @@ fn or_gloo(
     tracing::warn!(reason, "collectives go through Gloo");
     let gloo = Gloo::form(store, &GlooOptions { rank, size, timeout: COLLECTIVE_WAIT_MAX }, forming)?;
     Ok(Box::new(gloo.instead(Some(reason))))
+}
+
+pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, SessionError> {
+    let text = std::fs::read(path).map_err(|source| SessionError::Read { path: path.to_owned(), source })?;
+    serde_json::from_slice(&text).map_err(|source| SessionError::Parse { path: path.to_owned(), source })
 }
 
 #[cfg(test)]
@@ -354,7 +352,7 @@ mod tests {
             let store = Store::connect(addr, COLLECTIVE_WAIT_MAX)?;
             let forming = Forming::within(COLLECTIVE_WAIT_MAX);
             let formed = ShmFormed::Refused { rank: 1, reason: "a sum of 1003 numbers is wrong".to_owned() };
-            let group = or_gloo(formed, &store, Place { rank, size: 2, local: 2 }, &forming)?;
+            let group = or_gloo(formed, &store, RankPlace { rank, size: 2, local: 2 }, &forming)?;
             let sum = Tensor::from_slice(&[1.5f32]);
             group.all_reduce_sum(&sum)?.wait(COLLECTIVE_WAIT_MAX)?;
             let found = (group.backend(), group.fell_back(), sum.double_value(&[0]));
@@ -365,9 +363,9 @@ mod tests {
             let ranks = [0, 1].map(|rank| scope.spawn(move || one(rank)));
             ranks.map(|rank| rank.join().unwrap().unwrap())
         });
-        for (backend, told, sum) in found {
+        for (backend, message, sum) in found {
             assert_eq!((backend, sum), ("gloo", 3.0));
-            assert!(told.unwrap().ends_with("rank 1 cannot share memory: a sum of 1003 numbers is wrong"));
+            assert!(message.unwrap().ends_with("rank 1 cannot share memory: a sum of 1003 numbers is wrong"));
         }
     }
 

@@ -2,20 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-/// Laps.
 #[derive(Debug)]
-pub(super) struct Stopwatch {
+pub(crate) struct Stopwatch {
     last: Instant,
 }
 
 impl Stopwatch {
-    /// Begins the first lap.
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self { last: Instant::now() }
     }
 
-    /// Milliseconds of the lap that ends now.
-    pub(super) fn lap_ms(&mut self) -> f64 {
+    pub(crate) fn lap_ms(&mut self) -> f64 {
         let now = Instant::now();
         let lap = now.duration_since(self.last);
         self.last = now;
@@ -25,44 +22,42 @@ impl Stopwatch {
 
 /// Says when something was left undone for too long.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Alarm {
-    /// `None`: it never rings.
+pub(crate) struct Alarm {
     every: Option<Duration>,
     since: Instant,
 }
 
 impl Alarm {
     /// Rings when so many seconds have passed; 0: never.
-    pub(super) fn new(every_s: f64) -> Self {
+    pub(crate) fn new(every_s: f64) -> Self {
         let every = Duration::try_from_secs_f64(every_s).ok().filter(|every| !every.is_zero());
         Self { every, since: Instant::now() }
     }
 
-    pub(super) fn rings(&self) -> bool {
+    pub(crate) fn rings(&self) -> bool {
         self.every.is_some_and(|every| self.since.elapsed() >= every)
     }
 
-    /// It was done.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.since = Instant::now();
     }
 }
 
 /// Says when the next report is due, so that reports cost nothing when steps are fast.
 #[derive(Debug)]
-pub(super) struct Throttle {
+pub(crate) struct Throttle {
     every: Duration,
     last: Option<Instant>,
 }
 
 impl Throttle {
     /// At most one report in `every`. The first is due at once.
-    pub(super) fn new(every: Duration) -> Self {
+    pub(crate) fn new(every: Duration) -> Self {
         Self { every, last: None }
     }
 
     /// Whether one is due now; then the next wait begins.
-    pub(super) fn due(&mut self) -> bool {
+    pub(crate) fn due(&mut self) -> bool {
         let now = Instant::now();
         let due = self.last.is_none_or(|last| now.duration_since(last) >= self.every);
         if due {

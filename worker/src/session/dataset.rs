@@ -1,7 +1,8 @@
 //! The staged data of a session: arrays, the rows of each split, and what the model must know of them.
 
 use super::SessionError;
-use crate::data::{Batch, DataError, Mix, RowIndex, View, prefetch::Arrays};
+use crate::data::prefetch::Arrays;
+use crate::data::{Batch, DataError, Mix, RowIndex, View};
 use enn_common::{
     config::{RunConfig, data::DataConfig},
     staged::{Split, Staged},
@@ -18,9 +19,7 @@ const START_ROWS_FEW: u64 = 128;
 /// How many times as many values few rows may be.
 const FEW_TIMES: u64 = 4;
 
-/// Open staged data.
 pub struct Dataset {
-    /// Arrays and metadata.
     pub staged: Arc<Mapped>,
     /// Rows of train, val and test.
     pub splits: [Arc<RowIndex>; 3],
@@ -31,9 +30,6 @@ pub struct Mapped(pub Staged);
 
 impl Mapped {
     /// The inputs alone: large targets would be gathered for nothing.
-    ///
-    /// # Errors
-    /// When the arrays do not fit together.
     pub fn inputs(&self) -> Result<View<'_>, DataError> {
         let staged = &self.0;
         View::inputs(staged.rows(), staged.features(), staged.x(), staged.x_mask())
@@ -54,9 +50,6 @@ impl Arrays for Mapped {
 
 impl Dataset {
     /// Opens and validates a staged directory.
-    ///
-    /// # Errors
-    /// When the directory is incomplete or damaged.
     pub fn open(path: &Path) -> Result<Self, SessionError> {
         let staged = Staged::open(path)?;
         let splits = Split::ALL.map(|split| Arc::new(RowIndex::of_split(staged.split(), split as u8)));
@@ -84,7 +77,7 @@ impl Dataset {
         Ok(data)
     }
 
-    /// What training draws of the sources, where the configuration gives them weights.
+    /// Rows and draws of each source, where the configuration gives the sources weights.
     ///
     /// # Errors
     /// [`SessionError::Nothing`] when the data were staged without these sources.
@@ -105,18 +98,15 @@ impl Dataset {
         self.staged.0.row_id()
     }
 
-    /// Rows of a split.
     pub fn rows(&self, split: Split) -> &Arc<RowIndex> {
         &self.splits[split as usize]
     }
 
     /// Gathers some of the rows of a split, of which `kept` are taken, evenly spread.
-    ///
-    /// # Errors
-    /// What libtorch says, usually that memory is exhausted.
     pub fn gather(
         &self,
-        (split, kept): (Split, u64),
+        split: Split,
+        kept: u64,
         places: std::ops::Range<u64>,
         device: Device,
     ) -> Result<Batch, SessionError> {
@@ -126,17 +116,11 @@ impl Dataset {
     }
 
     /// Gathers rows of the staged order.
-    ///
-    /// # Errors
-    /// What libtorch says, usually that memory is exhausted.
     pub fn gather_rows(&self, rows: &[u64], device: Device) -> Result<Batch, SessionError> {
         Ok(self.staged.view()?.gather(rows, rows.len(), device)?.to_device(device)?)
     }
 
     /// Training rows for the model's closed-form start, evenly spread.
-    ///
-    /// # Errors
-    /// What libtorch says, usually that memory is exhausted.
     pub fn start_rows(&self, device: Device) -> Result<Batch, SessionError> {
         let index = self.rows(Split::Train);
         let width = (self.staged.0.features() + self.staged.0.outputs()).max(1) as u64;
@@ -161,9 +145,6 @@ impl Dataset {
     }
 
     /// Training rows and behind them validation rows, at most so many in all, evenly spread; and how many of them validate.
-    ///
-    /// # Errors
-    /// What libtorch says, usually that memory is exhausted.
     pub fn in_time(&self, most: u64, device: Device) -> Result<(Batch, i64), SessionError> {
         let train = self.rows(Split::Train);
         let val = self.rows(Split::Val);

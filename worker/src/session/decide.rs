@@ -3,41 +3,39 @@
 /// Validation rows that are looked at, at least, where not all are.
 const JUDGED_ROWS_MIN: u64 = 10_000;
 
-/// How validation has gone so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Standing {
+pub struct EarlyStopping {
     /// Smallest validation error so far; infinite before the first.
     pub best: f64,
-    /// Validations since then.
+    /// Number of validations since then.
     pub bad_validations: u64,
 }
 
-impl Default for Standing {
+impl Default for EarlyStopping {
     fn default() -> Self {
         Self { best: f64::INFINITY, bad_validations: 0 }
     }
 }
 
-/// What follows from a validation.
+/// Decisions that follow from a validation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
     /// The weights that were validated are kept as the best.
     pub best: bool,
-    /// Training ends early.
     pub stop: bool,
 }
 
 /// Judges weights. `error` is the validation error, `None` when there are no validation rows: then the last weights are the
 /// best ones. A non-finite error is never better. `patience` 0 never stops.
-pub fn judge(standing: Standing, error: Option<f64>, patience: u64) -> (Standing, Verdict) {
+pub fn early_stopping(before: EarlyStopping, error: Option<f64>, patience: u64) -> (EarlyStopping, Verdict) {
     let Some(error) = error else {
-        return (standing, Verdict { best: true, stop: false });
+        return (before, Verdict { best: true, stop: false });
     };
-    if error < standing.best {
-        return (Standing { best: error, bad_validations: 0 }, Verdict { best: true, stop: false });
+    if error < before.best {
+        return (EarlyStopping { best: error, bad_validations: 0 }, Verdict { best: true, stop: false });
     }
-    let standing = Standing { bad_validations: standing.bad_validations + 1, ..standing };
-    (standing, Verdict { best: false, stop: patience > 0 && standing.bad_validations >= patience })
+    let before = EarlyStopping { bad_validations: before.bad_validations + 1, ..before };
+    (before, Verdict { best: false, stop: patience > 0 && before.bad_validations >= patience })
 }
 
 /// Where an epoch is validated `parts` times, one in so many of `rows` validation rows is looked at, always the same ones: together no
@@ -57,11 +55,11 @@ mod tests {
 
     #[test]
     fn patience_counts_validations_without_a_better_error() {
-        let mut standing = Standing::default();
+        let mut before = EarlyStopping::default();
         let mut verdicts = Vec::new();
         for error in [3.0, 2.0, 2.5, f64::NAN, 1.9, 2.0, 2.0, 2.0] {
             let verdict;
-            (standing, verdict) = judge(standing, Some(error), 3);
+            (before, verdict) = early_stopping(before, Some(error), 3);
             verdicts.push((verdict.best, verdict.stop));
         }
         let expected = [
@@ -79,16 +77,16 @@ mod tests {
 
     #[test]
     fn without_validation_the_last_is_best_and_nothing_stops() {
-        let (standing, verdict) = judge(Standing::default(), None, 1);
-        assert_eq!((standing, verdict), (Standing::default(), Verdict { best: true, stop: false }));
+        let (before, verdict) = early_stopping(EarlyStopping::default(), None, 1);
+        assert_eq!((before, verdict), (EarlyStopping::default(), Verdict { best: true, stop: false }));
     }
 
     #[test]
     fn zero_patience_never_stops() {
-        let (mut standing, _) = judge(Standing::default(), Some(1.0), 0);
+        let (mut before, _) = early_stopping(EarlyStopping::default(), Some(1.0), 0);
         for _ in 0..100 {
             let verdict;
-            (standing, verdict) = judge(standing, Some(2.0), 0);
+            (before, verdict) = early_stopping(before, Some(2.0), 0);
             assert!(!verdict.stop);
         }
     }

@@ -1,6 +1,6 @@
 //! What can end a session: one sentence each, with place, found, expected and a hint.
 
-use crate::{checkpoint::CheckpointError, data::DataError, export::ExportError};
+use crate::{checkpoint::CheckpointError, collective::RankError, data::DataError, export::ExportError};
 use enn_comm::CommError;
 use enn_common::{
     artifact::{chunk::ChunkError, seal::SealError},
@@ -20,249 +20,149 @@ use std::{
 };
 use thiserror::Error;
 
-/// Failures of a session.
 #[derive(Debug, Error)]
 pub enum SessionError {
-    /// The binary was started by hand.
     #[error(
         "ENN_BROKER is not set: enn-worker is started by `enn`\n  hint: run `enn train CONFIG` or `enn predict RUN`"
     )]
     NotLaunched,
-    /// A variable set by the launcher makes no sense.
     #[error("environment variable {name} is {found:?}, expected {expected}")]
     Variable { name: &'static str, found: String, expected: &'static str },
-    /// A model without a way out.
     #[error(transparent)]
     Export(#[from] ExportError),
-    /// A graph that cannot be put down.
     #[error(transparent)]
     Graph(enn_common::graph::file::GraphFileError),
-    /// The launcher does not want this worker.
     #[error("the launcher refused this worker: {error}")]
     Refused { error: String },
-    /// A message at the wrong time.
     #[error("the launcher sent {found}, expected {expected}\n  hint: are enn and enn-worker of one version?")]
-    Unexpected {
-        found: String,
-        /// What should have come.
-        expected: &'static str,
-    },
-    /// The control page cannot be mapped.
+    Unexpected { found: String, expected: &'static str },
     #[error("control page on descriptor {fd} cannot be mapped (ENN_CONTROL_FD)")]
     ControlPage {
         fd: i32,
-        /// What the system said.
         #[source]
         source: io::Error,
     },
-    /// The control page is not one.
     #[error(transparent)]
     Control(ControlError),
-    /// Signals could not be set up.
     #[error("failed to ignore interrupts")]
     Signals(#[source] nix::Error),
-    /// No thread.
     #[error("the system refused a thread that listens to the launcher")]
     Thread(#[source] io::Error),
-    /// The assigned device is not there.
     #[error("assigned device {found:?}, expected {expected}")]
-    Device {
-        /// Device in the assignment.
-        found: String,
-        expected: &'static str,
-    },
-    /// The connection to the launcher broke.
+    Device { found: String, expected: &'static str },
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// A collective or the store failed.
     #[error(transparent)]
     Comm(#[from] CommError),
-    /// Staged data cannot be used.
     #[error(transparent)]
     Staged(#[from] StagedError),
-    /// Batches cannot be made.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// A checkpoint cannot be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// The model cannot be built.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// An operation of the model failed.
     #[error(transparent)]
     Op(#[from] OpError),
-    /// A kernel is configured that is not there.
     #[error(transparent)]
     KernelName(#[from] KernelNameError),
-    /// Classes without their loss, or the loss without classes.
     #[error(
         "{}: train.loss is {loss}, expected cross_entropy for a target that is a category and another one for numbers\n  hint: see data.rows.target_kind",
         path.display()
     )]
     Classes { path: PathBuf, loss: &'static str },
-    /// The pipe to whoever asks for predictions.
     #[error("the pipe to the launcher: {0}")]
     Pipe(#[source] io::Error),
-    /// An exported artifact that libtorch does not run.
     #[error("{}: {message}", path.display())]
     Artifact { path: PathBuf, message: String },
-    /// Weights that are not those of the output grid.
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    /// A weight is not finite: nothing can be learnt with it any more.
     #[error(
         "weight {weight} is not finite before step {step} ({op} at {place})\n  hint: training goes on from the last \
          checkpoint; when it happens again, look at the memory of the machine or take a smaller train.lr"
     )]
-    Poisoned {
-        weight: String,
-        /// First operation that read it.
-        op: &'static str,
-        /// Place of the operation.
-        place: String,
-        /// Steps done.
-        step: u64,
-    },
-    /// The optimizer failed.
+    NonfiniteWeight { weight: String, op: &'static str, place: String, step: u64 },
     #[error(transparent)]
     Optim(#[from] OptimError),
-    /// Weights do not fit the model.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A checkpoint's manifest cannot be used.
     #[error(transparent)]
     Manifest(SealError),
-    /// A chunk of predictions cannot be written.
     #[error(transparent)]
     Chunk(#[from] ChunkError),
-    /// What is computed without gradients has no room, and cannot be made smaller.
     #[error(
         "no room for {what} without gradients: {cause}\n  hint: fewer workers on a machine or device leave more to each; else a smaller model, \
          or one machine with more memory"
     )]
-    NoRoom {
-        /// The least that there is to compute.
-        what: &'static str,
-        cause: String,
-    },
-    /// The host has no room for what training keeps of the model.
+    NoRoom { what: &'static str, cause: String },
     #[error(
         "training {weights} weights keeps {needed:.2} GiB ({each} bytes of each), and {free:.2} GiB of memory are free\n  hint: \
          {largest} has {share:.0} % of them; a smaller model.head_rank, model.linear_branch = false, fewer inputs or output cells \
          make the model smaller"
     )]
-    NoRoomForState {
-        /// Elements of all parameters.
-        weights: u64,
-        /// Bytes of a weight.
-        each: u64,
-        /// GiB of all of them.
-        needed: f64,
-        /// GiB that are free.
-        free: f64,
-        /// Path of the largest parameter.
-        largest: String,
-        /// Percent of the weights in it.
-        share: f64,
-    },
-    /// Libtorch refused something outside of the model.
+    NoRoomForState { weights: u64, each: u64, needed: f64, free: f64, largest: String, share: f64 },
     #[error("libtorch: {0}")]
     Torch(#[from] tch::TchError),
-    /// The shim refused.
     #[error(transparent)]
     Shim(#[from] enn_core::backend::torch::ShimError),
-    /// A JSON file of the run cannot be read.
     #[error("failed to read {}", path.display())]
     Read {
         path: PathBuf,
-        /// What the system said.
         #[source]
         source: io::Error,
     },
-    /// The launcher's file of progress cannot be written.
     #[error("failed to say that this worker is alive in {} (ENN_PROGRESS_FILE)", path.display())]
     Progress {
         path: PathBuf,
-        /// What the system said.
         #[source]
         source: io::Error,
     },
-    /// A JSON file of the run does not parse.
     #[error("{} is not what this version writes\n  hint: are enn and enn-worker of one version?", path.display())]
     Parse {
         path: PathBuf,
-        /// Line, column and what was expected.
         #[source]
         source: serde_json::Error,
     },
-    /// The ranks hold different things.
     #[error(
         "the workers disagree on the {what}: {sides}\n  hint: do all nodes run the same binary on the same configuration and data?"
     )]
     Disagree { what: &'static str, sides: String },
-    /// Nothing to learn from.
     #[error("{}: no {what}, expected at least one\n  hint: {hint}", path.display())]
-    Nothing {
-        path: PathBuf,
-        what: &'static str,
-        /// How to mend it.
-        hint: &'static str,
-    },
-    /// The data to predict do not fit the model.
+    Nothing { path: PathBuf, what: &'static str, hint: &'static str },
     #[error("{}: {what} is {found}, expected {expected} as in training", path.display())]
     OtherData { path: PathBuf, what: &'static str, found: String, expected: String },
-    /// The checkpoint to go on from cannot be read.
     #[error("the checkpoint {} is damaged: {error}", path.display())]
-    Damaged {
-        path: PathBuf,
-        /// The file that is wrong, where it is known.
-        file: Option<PathBuf>,
-        error: String,
-    },
-    /// A checkpoint of another training.
+    Damaged { path: PathBuf, file: Option<PathBuf>, error: String },
     #[error(
         "{}: the checkpoint was trained with {what} {found}, expected {expected}\n  hint: resume with the same data and batch, or start a new run",
         path.display()
     )]
     OtherTraining { path: PathBuf, what: &'static str, found: i64, expected: i64 },
-    /// The parent is another model.
     #[error(
         "{}: the model to begin with does not fit: {problems}\n  hint: --partial takes what fits",
         path.display()
     )]
     OtherParent {
         path: PathBuf,
-        /// What is missing, unexpected or of another shape there.
+        /// All that is missing, unexpected or of another shape there.
         problems: String,
     },
-    /// The checkpoint's sources were drawn otherwise.
     #[error(
         "{}: the checkpoint was trained with rows and draws an epoch of each source {found:?}, expected {expected:?}\n  hint:          resume with the same weights of the sources, or start a new run",
         path.display()
     )]
     OtherMix { path: PathBuf, found: Vec<i64>, expected: Vec<i64> },
-    /// The ledger cannot be written.
     #[error("failed to write the ledger {}\n  hint: make room, or leave out train.ledger", path.display())]
     Ledger {
         path: PathBuf,
-        /// What the system said.
         #[source]
         source: io::Error,
     },
-    /// Too many rows make steps not finite.
     #[error(
         "{found} training rows make loss or gradient not finite, expected at most {limit}: row_id {first}\n  hint: mend or \
          remove these rows, or raise train.poisoned_rows_max"
     )]
-    PoisonedRows {
-        found: u64,
-        /// `train.poisoned_rows_max`.
-        limit: u64,
-        /// Identities of the first of them.
-        first: String,
-    },
-    /// Every step of a whole epoch was skipped.
+    TooManyExcludedRows { found: u64, limit: u64, first: String },
     #[error(
         "all {steps} steps of epoch {epoch} were skipped because loss or gradient was not finite\n  hint: lower train.lr, or look for extreme values in the data report"
     )]
@@ -271,6 +171,17 @@ pub enum SessionError {
         epoch: u64,
         steps: u64,
     },
+}
+
+impl From<RankError> for SessionError {
+    fn from(error: RankError) -> Self {
+        match error {
+            RankError::Comm(error) => error.into(),
+            RankError::Torch(error) => error.into(),
+            RankError::Optim(error) => error.into(),
+            RankError::Shim(error) => error.into(),
+        }
+    }
 }
 
 impl SessionError {
@@ -303,7 +214,7 @@ impl SessionError {
                 | Self::OtherTraining { .. }
                 | Self::OtherParent { .. }
                 | Self::OtherMix { .. }
-                | Self::PoisonedRows { .. }
+                | Self::TooManyExcludedRows { .. }
                 | Self::NoRoom { .. }
         )
     }
@@ -317,7 +228,7 @@ impl SessionError {
         }
     }
 
-    /// The same error, unless memory was short where it would be short again: smaller micro-batches change nothing there.
+    /// Turns a lack of memory into [`SessionError::NoRoom`] where smaller micro-batches would change nothing.
     #[must_use]
     pub(super) fn without_room(self, what: &'static str) -> Self {
         if self.is_out_of_memory() { Self::NoRoom { what, cause: self.sentence() } } else { self }

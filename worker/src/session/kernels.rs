@@ -1,7 +1,7 @@
 //! Kernels over a session: what the launcher said of them, what the manager found, and that all ranks agree.
 //!
 //! A quarantine goes from the worker that saw it to the launcher, from there to every worker, and takes effect at the first
-//! step whose control numbers say that every rank has heard of it: one epoch per step, the same step everywhere.
+//! step whose control numbers say that every rank knows of it: one epoch per step, the same step everywhere.
 //!
 //! **Invariant:** nothing here waits, for the launcher or for a device.
 
@@ -21,20 +21,18 @@ use std::{cell::RefCell, collections::BTreeMap};
 /// Plans whose replays are counted; beyond them all are forgotten, and those that are recorded again are counted again.
 const PLANS_MAX: usize = 64;
 
-/// What a task knows of kernels besides its configuration.
+/// Knowledge of kernels that a task has besides its configuration.
 #[derive(Debug, Clone, Default)]
 pub struct KernelTask {
     /// In quarantine from the first step.
     pub quarantined: Quarantined,
     /// Orders that stand over the configuration's, by operation.
     pub order: BTreeMap<String, Vec<String>>,
-    /// Kernels of the user's own.
     pub extras: Vec<Extra>,
 }
 
 /// The manager of a session and the news between it and the launcher.
 pub struct Kernels<'a> {
-    /// Chooses the kernel of every operation.
     pub manager: Manager,
     reporter: &'a dyn Reporter,
     /// Whether steps may run from a record.
@@ -58,11 +56,11 @@ impl<'a> Kernels<'a> {
         Ok(Self { manager, reporter, replays, calls: RefCell::default() })
     }
 
-    /// Before a step: listens; whether this rank heard of a quarantine that is not in force.
+    /// Receives lists of quarantined kernels before a step; whether one is not in force yet.
     pub fn listen(&self, step: u64) -> bool {
         self.manager.set_step(step);
-        for told in self.reporter.quarantined() {
-            self.manager.receive(&told);
+        for list in self.reporter.quarantined() {
+            self.manager.receive(&list);
         }
         self.manager.is_waiting()
     }
@@ -86,9 +84,6 @@ impl<'a> Kernels<'a> {
     }
 
     /// Tells the launcher what the manager found.
-    ///
-    /// # Errors
-    /// When nobody listens any more.
     pub fn tell_news(&self) -> Result<(), SessionError> {
         for news in self.manager.take_events() {
             let message = match news {
@@ -102,34 +97,29 @@ impl<'a> Kernels<'a> {
         Ok(())
     }
 
-    /// Tells what ran since it was last told.
-    ///
-    /// # Errors
-    /// When nobody listens any more.
+    /// Reports the kernels that ran since the last report.
     pub fn tell_calls(&self) -> Result<(), SessionError> {
         let mut calls = self.calls.borrow_mut();
         calls.add(self.manager.take_calls(), None);
-        let told = calls.take();
-        if !told.is_empty() {
-            self.reporter.send(FromWorker::KernelsRan(told))?;
+        let ran = calls.take();
+        if !ran.is_empty() {
+            self.reporter.send(FromWorker::KernelsRan(ran))?;
         }
         Ok(())
     }
 }
 
-/// What ran since the last report. A replay runs what its recording ran, and passes over what that passed over.
+/// Kernels that ran since the last report. A replay runs what its recording ran, and passes over what that passed over.
 #[derive(Default)]
 struct Calls {
     book: KernelBook,
-    /// By the plan's hash.
     plans: BTreeMap<String, Replays>,
 }
 
-/// Replays of one plan.
 struct Replays {
-    /// What each of them runs.
+    /// Kernels that each of them runs.
     each: Vec<OpKernels>,
-    /// Those not yet in the book.
+    /// Number of replays that are not yet in the book.
     times: u64,
 }
 
@@ -160,14 +150,13 @@ impl Calls {
         }
     }
 
-    /// Everything, which begins anew.
     fn take(&mut self) -> Vec<OpKernels> {
         self.settle();
         std::mem::take(&mut self.book.ops).into_values().collect()
     }
 }
 
-/// So many times the same calls. A replay compares nothing.
+/// Multiplies the number of calls. A replay compares nothing.
 fn repeated(op: &OpKernels, times: u64) -> OpKernels {
     let mut op = op.clone();
     for calls in op.ran.values_mut() {

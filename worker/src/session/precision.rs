@@ -1,7 +1,7 @@
 //! The precision of a training: decided once before the first step, the same on every rank, and applied to every step.
 
-use super::{SessionError, boot::COLLECTIVE_WAIT_MAX};
-use crate::checkpoint::Named;
+use super::SessionError;
+use crate::{checkpoint::Named, collective::COLLECTIVE_WAIT_MAX};
 use enn_comm::{ProcessGroup, Reduce};
 use enn_common::config::train::Precision as Wanted;
 use enn_core::{
@@ -26,7 +26,7 @@ pub const STATE: &str = "precision.";
 /// A place that cools down; its path follows.
 const COOLDOWN: &str = "cooldown";
 
-/// What a training's data ask of its precision.
+/// Demands of a training's data on its precision.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Demand {
     /// The largest value that goes in or is compared with: a format without room above it is refused. 0 for tokens.
@@ -43,7 +43,14 @@ impl Demand {
     }
 }
 
-/// What a training computes with.
+/// An optimizer with the gradients that it takes, and the average that takes in the new weights.
+pub struct WeightUpdate<'a> {
+    pub optimizer: &'a AdamW,
+    pub grads: &'a GradBuckets,
+    pub average: Option<&'a Ema>,
+}
+
+/// Formats that a training computes with.
 #[derive(Debug)]
 pub struct Precision {
     choice: FormatChoice,
@@ -53,16 +60,13 @@ pub struct Precision {
 }
 
 impl Precision {
-    /// f32 everywhere.
+    /// Precision of f32 everywhere.
     pub fn full() -> Self {
         let choice = FormatChoice { format: Format::Fp32, reason: Reason::Asked };
         Self { choice, autocast: None, cooldown: Cooldown::default(), scale: None }
     }
 
     /// Decides from the configuration, the device and the data; one collective makes all ranks take the same.
-    ///
-    /// # Errors
-    /// When the device does not answer, or a rank is lost.
     pub fn decide(
         wanted: Wanted,
         Demand { largest, cells }: Demand,
@@ -70,7 +74,7 @@ impl Precision {
         group: &dyn ProcessGroup,
     ) -> Result<Self, SessionError> {
         let support = support(device)?;
-        let choice = tested(choose(wanted, support, largest), (support, largest), device);
+        let choice = tested(choose(wanted, support, largest), support, largest, device);
         let choice = common(choice, device, group)?;
         allow_tf32(choice.format == Format::Tf32)?;
         let scale = match choice.format {
@@ -81,7 +85,7 @@ impl Precision {
         Ok(Self { autocast: Autocast::of(choice.format), choice, cooldown: Cooldown::default(), scale })
     }
 
-    /// What was taken, and why.
+    /// The format that was taken, and why.
     pub fn choice(&self) -> &FormatChoice {
         &self.choice
     }
@@ -96,8 +100,8 @@ impl Precision {
         self.cooldown.trouble(place, step);
     }
 
-    /// What a resumed training must know, by name: the loss scale, and each place that cools down with the first step that
-    /// casts again.
+    /// Returns what a resumed training must know, by name: the loss scale, and each place that cools down with the first step that casts
+    /// again.
     pub fn named(&self) -> Vec<Named> {
         let scale = self.scale.iter().flat_map(LossScale::named);
         let scale = scale.map(|(name, raw)| Named::of(format!("{STATE}{name}"), raw));
@@ -109,9 +113,6 @@ impl Precision {
     }
 
     /// Takes up what `saved` holds of it, as far as this precision has use for it.
-    ///
-    /// # Errors
-    /// When a value is not a single number.
     pub fn restore(&mut self, saved: &BTreeMap<String, Raw>) -> Result<(), TchError> {
         if let Some(scale) = &self.scale {
             scale.restore(|name| saved.get(&format!("{STATE}{name}")))?;
@@ -127,7 +128,6 @@ impl Precision {
         Ok(())
     }
 
-    /// Whether anything is computed below f32.
     pub fn is_low(&self) -> bool {
         self.autocast.is_some()
     }
@@ -139,9 +139,6 @@ impl Precision {
 
     /// 1 when nothing is to be explained of a step, else 0: a refused one is, unless its gradient was too large for the loss
     /// scale only, its loss being finite. On the device.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn sound(&self, taken: &Raw, loss: &Raw) -> Result<Raw, TchError> {
         if self.scale.is_none() {
             return Ok(taken.shallow_clone());
@@ -160,9 +157,6 @@ impl Precision {
 
     /// Tells a step's context. The weights' low-precision copies are as the weights: the optimizer writes both, and the
     /// learner refreshes them after every other change.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn enter(&self, cx: &Cx<'_>) -> Result<(), OpError> {
         cx.keep_shadows();
         cx.set_autocast(self.autocast.clone())?;
@@ -174,16 +168,15 @@ impl Precision {
 
     /// Updates the weights: the summed gradient, whose `norm` is [`AdamW::complete`]'s, is divided by `count` and by the loss scale,
     /// if there is one, which moves then. `count` and `rate`, the learning rate: f64, 0 axes. The average takes in the new weights.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn optimize(
         &self,
         cx: &Cx<'_>,
-        (optimizer, grads, average): (&AdamW, &GradBuckets, Option<&Ema>),
+        update: &WeightUpdate<'_>,
         norm: &Tensor,
-        [count, rate]: [&Tensor; 2],
+        count: &Tensor,
+        rate: &Tensor,
     ) -> Result<StepStats, OpError> {
+        let WeightUpdate { optimizer, grads, average } = *update;
         let Some(scale) = &self.scale else { return optimizer.step(cx, grads, average, norm, count, rate) };
         let factor = functional::cast(cx, &cx.opt_state(scale.scale().shallow_clone()), Kind::Double)?;
         let stats = optimizer.step(cx, grads, average, norm, &functional::mul(cx, count, &factor)?, rate)?;
@@ -193,7 +186,7 @@ impl Precision {
 }
 
 /// Without 8-bit products where the device computes them wrongly.
-fn tested(choice: FormatChoice, (support, range): (Support, f64), device: Device) -> FormatChoice {
+fn tested(choice: FormatChoice, support: Support, range: f64, device: Device) -> FormatChoice {
     if choice.format != Format::Fp8 {
         return choice;
     }
@@ -208,7 +201,7 @@ fn tested(choice: FormatChoice, (support, range): (Support, f64), device: Device
     FormatChoice { format: choose(Wanted::Bf16, support, range).format, reason }
 }
 
-/// What all ranks can do; one collective.
+/// Agrees on a format that all ranks can compute in; one collective.
 fn common(choice: FormatChoice, device: Device, group: &dyn ProcessGroup) -> Result<FormatChoice, SessionError> {
     if group.size() == 1 {
         return Ok(choice);

@@ -1,6 +1,7 @@
 //! A worker program, from its command line to its exit code: `enn-worker`, and those of users around models of their own.
 
-use super::{Own, SessionError, boot::Environment, engine, export, run_with, serve, unix};
+use super::inference::{engine, export, serve};
+use super::{Own, SessionError, boot::Environment, link::unix, run::run_with};
 use crate::probe;
 use enn_common::{panics, shown};
 use std::{io::Write, process::ExitCode};
@@ -10,7 +11,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-/// Lives as a worker with what is the program's own. With `--probe` it tells what it was built and finds itself with; with
+/// Works as a worker with what is the program's own. With `--probe` it tells what it was built and finds itself with; with
 /// `--serve` it answers a stream, with `--engine` it runs an exported artifact, with `--export` it makes a graph of a
 /// checkpoint's model.
 pub fn program(own: &Own) -> ExitCode {
@@ -32,9 +33,9 @@ pub fn program(own: &Own) -> ExitCode {
         Ok(environment) => environment,
         Err(error) => return fail(&error.sentence()),
     };
-    // What is wrong with it is told by who started this.
+    // The program that started this one reports what is wrong with it.
     let filter = environment.log.parse().unwrap_or_else(|_| Targets::new().with_default(LevelFilter::WARN));
-    // A log on a full disk is told by nobody and ends nobody: told, it would be a panic.
+    // A log on a full disk is not reported: the report would be a panic.
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
     tracing_subscriber::registry().with(lines).with(filter).init();
     ended(run_with(&environment, own))
@@ -48,15 +49,15 @@ pub fn end(code: ExitCode) -> ! {
     unix::exit_now(i32::from(code != ExitCode::SUCCESS))
 }
 
-/// A life over two pipes. It ends with its input, and should it compute then, soon after whoever asks.
-fn asked(life: impl FnOnce() -> Result<(), SessionError>) -> ExitCode {
+/// Works over two pipes, and ends with its input, or soon after the parent process if it computes then.
+fn asked(work: impl FnOnce() -> Result<(), SessionError>) -> ExitCode {
     // Without it there is the end of its input.
     let _unwatched = unix::end_after_parent();
-    ended(life())
+    ended(work())
 }
 
-fn ended(life: Result<(), SessionError>) -> ExitCode {
-    life.map_or_else(|error| fail(&error.sentence()), |()| ExitCode::SUCCESS)
+fn ended(work: Result<(), SessionError>) -> ExitCode {
+    work.map_or_else(|error| fail(&error.sentence()), |()| ExitCode::SUCCESS)
 }
 
 /// Into the worker's log file, which is its standard error; it may be full.

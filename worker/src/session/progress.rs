@@ -1,10 +1,8 @@
 //! Where training is: everything that a resumed run must know beside weights and optimizer, as small tensors.
 
-use super::{SessionError, decide::Standing};
-use crate::{
-    checkpoint::Named,
-    data::{Position, Sampler},
-};
+use super::{SessionError, decide::EarlyStopping};
+use crate::checkpoint::Named;
+use crate::data::{Position, Sampler};
 use std::{collections::BTreeMap, path::Path};
 use tch::{Device, Kind, Tensor};
 
@@ -14,33 +12,31 @@ pub const COUNTS: &str = "progress.counts";
 pub const BEST: &str = "progress.best_metric";
 /// Sums of the epoch that is under way.
 pub const SUMS: &str = "progress.epoch_sums";
-/// What the order of samples depends on.
+/// Numbers on which the order of samples depends.
 pub const ORDER: &str = "progress.order";
 /// Rows and draws of each source, where sources have weights.
 pub const MIX: &str = "progress.mix";
 
-/// State of training.
+/// State of training beside weights and optimizer.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Progress {
     /// Epochs completed and steps done inside the current one.
     pub position: Position,
     /// Optimizer steps done since the run began, skipped ones included.
     pub step: u64,
-    /// How validation has gone.
-    pub standing: Standing,
+    pub early_stopping: EarlyStopping,
     /// The step after which the best weights were validated; 0 before the first validation.
     pub best_step: u64,
     /// Steps of completed epochs that were skipped because loss or gradient was not finite.
     pub skipped: u64,
     /// Refused steps that were run once more in vain: there is a limit.
     pub replays: u64,
-    /// The step after which weights were judged last: validated, and, at an epoch's end, its sums cleared.
-    pub judged: u64,
+    /// The step after which weights were validated last; at an epoch's end its sums were cleared then.
+    pub validated: u64,
     /// Then the mean over the last steps won.
     pub mean_won: bool,
     /// The step after which a checkpoint was due last.
     pub due: u64,
-    /// Training ended early.
     pub stopped_early: bool,
     /// All epochs are done, or training ended early.
     pub finished: bool,
@@ -52,10 +48,8 @@ pub struct Progress {
 #[derive(Debug)]
 pub struct EpochSums(pub Tensor);
 
-/// Number of sums.
 pub const EPOCH_SUMS: i64 = 5;
 
-/// The sums on the host.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EpochTotals {
     /// Loss over the valid cells of the steps that landed.
@@ -64,49 +58,34 @@ pub struct EpochTotals {
     pub cells: f64,
     /// Gradient norms of those steps.
     pub grad_norm: f64,
-    /// Steps that landed.
+    /// Number of steps that changed the weights.
     pub landed: f64,
     /// Steps skipped because loss or gradient was not finite.
     pub skipped: f64,
 }
 
 impl EpochSums {
-    /// All zero.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn new(device: Device) -> Result<Self, SessionError> {
         Ok(Self(Tensor::f_zeros([EPOCH_SUMS], (Kind::Double, device))?))
     }
 
-    /// Adds a step: `control` begins with its loss sum and valid cells; `taken` is 1 when it landed, else 0.
-    ///
-    /// # Errors
-    /// What libtorch says.
-    pub fn add(&mut self, control: &Tensor, grad_norm: &Tensor, taken: &Tensor) -> Result<(), SessionError> {
+    /// Adds a step by its loss sum and valid cells, f64 (2); `taken` is 1 when it landed, else 0.
+    pub fn add(&mut self, loss_and_cells: &Tensor, grad_norm: &Tensor, taken: &Tensor) -> Result<(), SessionError> {
         let taken = taken.f_view([1])?;
         let zero = taken.f_zeros_like()?;
         let refused = taken.f_neg()?.f_add_scalar(1.0)?;
-        let values = Tensor::f_cat(&[&control.f_narrow(0, 0, 2)?, &grad_norm.f_view([1])?, &taken], 0)?;
+        let values = Tensor::f_cat(&[loss_and_cells, &grad_norm.f_view([1])?, &taken], 0)?;
         // Selected, not multiplied: the numbers of a refused step are not finite.
         let values = values.f_where_self(&taken.f_gt(0.5)?, &zero)?;
         let _ = self.0.f_add_(&Tensor::f_cat(&[&values, &refused], 0)?)?;
         Ok(())
     }
 
-    /// Back to zero, for the next epoch.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn clear(&mut self) -> Result<(), SessionError> {
         let _ = self.0.f_zero_()?;
         Ok(())
     }
 
-    /// The sums on the host. Waits for the device.
-    ///
-    /// # Errors
-    /// What libtorch says.
     pub fn read(&self) -> Result<EpochTotals, SessionError> {
         let values = Vec::<f64>::try_from(self.0.f_to_device(Device::Cpu)?)?;
         let at = |i: usize| values.get(i).copied().unwrap_or(f64::NAN);
@@ -115,9 +94,9 @@ impl EpochSums {
 }
 
 impl Progress {
-    /// Whether the step that was done last is one to validate after, and was not judged yet.
+    /// Whether the step that was done last is one to validate after, and was not validated yet.
     pub fn owes_validation(&self) -> bool {
-        self.step > self.judged && self.position.step.is_multiple_of(self.every)
+        self.step > self.validated && self.position.step.is_multiple_of(self.every)
     }
 
     /// The state as tensors. `order` is what the sampler's order depends on.
@@ -126,11 +105,11 @@ impl Progress {
             self.position.epoch,
             self.position.step,
             self.step,
-            self.standing.bad_validations,
+            self.early_stopping.bad_validations,
             self.best_step,
             self.skipped,
             self.replays,
-            self.judged,
+            self.validated,
             self.due,
             u64::from(self.stopped_early),
             u64::from(self.finished),
@@ -139,7 +118,7 @@ impl Progress {
         .map(u64::cast_signed);
         let mut named = vec![
             Named::of(COUNTS, &Tensor::from_slice(&counts)),
-            Named::of(BEST, &Tensor::from_slice(&[self.standing.best])),
+            Named::of(BEST, &Tensor::from_slice(&[self.early_stopping.best])),
             Named::of(SUMS, &sums.0),
             Named::of(ORDER, &Tensor::from_slice(&order_numbers(order))),
         ];
@@ -148,7 +127,7 @@ impl Progress {
     }
 
     /// Names, shapes and kinds that `named` always gives.
-    pub fn wanted() -> Vec<(String, Vec<i64>, Kind)> {
+    pub fn expected() -> Vec<(String, Vec<i64>, Kind)> {
         vec![
             (COUNTS.to_owned(), vec![12], Kind::Int64),
             (BEST.to_owned(), vec![1], Kind::Double),
@@ -196,11 +175,14 @@ impl Progress {
         Ok(Self {
             position: Position { epoch: count(0), step: count(1) },
             step: count(2),
-            standing: Standing { best: best.first().copied().unwrap_or(f64::INFINITY), bad_validations: count(3) },
+            early_stopping: EarlyStopping {
+                best: best.first().copied().unwrap_or(f64::INFINITY),
+                bad_validations: count(3),
+            },
             best_step: count(4),
             skipped: count(5),
             replays: count(6),
-            judged: count(7),
+            validated: count(7),
             due: count(8),
             stopped_early: count(9) != 0,
             finished: count(10) != 0,
@@ -226,8 +208,8 @@ mod tests {
     fn a_refused_step_adds_nothing_but_its_count() {
         let mut sums = EpochSums::new(Device::Cpu).unwrap();
         let number = |v: f64| Tensor::from_slice(&[v]);
-        sums.add(&Tensor::from_slice(&[6.0, 3.0, 0.0]), &number(2.0), &number(1.0)).unwrap();
-        sums.add(&Tensor::from_slice(&[f64::NAN, 3.0, 0.0]), &number(f64::INFINITY), &number(0.0)).unwrap();
+        sums.add(&Tensor::from_slice(&[6.0, 3.0]), &number(2.0), &number(1.0)).unwrap();
+        sums.add(&Tensor::from_slice(&[f64::NAN, 3.0]), &number(f64::INFINITY), &number(0.0)).unwrap();
         let totals = EpochTotals { loss: 6.0, cells: 3.0, grad_norm: 2.0, landed: 1.0, skipped: 1.0 };
         assert_eq!(sums.read().unwrap(), totals);
         sums.clear().unwrap();
@@ -242,7 +224,7 @@ mod tests {
             let step = |step: u64| {
                 (progress.step, progress.position) = (step, order.after(progress.position));
                 let owed = progress.owes_validation();
-                progress.judged = if owed { step } else { progress.judged };
+                progress.validated = if owed { step } else { progress.validated };
                 assert!(!progress.owes_validation());
                 owed
             };
@@ -260,12 +242,12 @@ mod tests {
         let progress = Progress {
             position: Position { epoch: 3, step: 5 },
             step: 44,
-            standing: Standing { best: 1.0 / 3.0, bad_validations: 2 },
+            early_stopping: EarlyStopping { best: 1.0 / 3.0, bad_validations: 2 },
             best_step: 15,
             mean_won: true,
             skipped: 4,
             replays: 6,
-            judged: 40,
+            validated: 40,
             due: 40,
             stopped_early: true,
             finished: false,
@@ -273,7 +255,7 @@ mod tests {
         };
         let sums = EpochSums(Tensor::from_slice(&[0.1, 2.0, 3.0, 4.0, 5.0]));
         let named = progress.named(&sums, &sampler());
-        for ((name, shape, kind), item) in Progress::wanted().iter().zip(&named) {
+        for ((name, shape, kind), item) in Progress::expected().iter().zip(&named) {
             assert_eq!((name, shape, *kind), (&item.fqn, &item.tensor.size(), item.tensor.kind()));
         }
         let tensors: BTreeMap<_, _> = named.into_iter().map(|n| (n.fqn, n.tensor)).collect();

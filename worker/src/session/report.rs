@@ -1,7 +1,7 @@
-//! How a session speaks to whoever runs it, and hears that it should stop. The launcher behind a socket is one listener;
+//! How a session reports to the program that runs it, and learns that it should stop. The launcher behind a socket is one listener;
 //! a test or a user's own program is another.
 
-use crate::checkpoint::staging::StagingMemory;
+use crate::{checkpoint::staging::StagingMemory, probe::libtorch_version};
 use enn_common::{
     kernels::Quarantined,
     wire::{client::ClientError, control::Phase, message::FromWorker},
@@ -12,6 +12,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
+use tch::Device;
 
 /// The listener of a session. Called from the session's own thread only.
 pub trait Reporter {
@@ -59,6 +60,15 @@ pub trait Reporter {
     }
 }
 
+/// Says that the first step can begin.
+pub(crate) fn ready(reporter: &dyn Reporter, device: Device, backend: &str) -> Result<(), ClientError> {
+    let device = match device {
+        Device::Cuda(index) => format!("cuda:{index}"),
+        other => format!("{other:?}").to_lowercase(),
+    };
+    reporter.send(FromWorker::Ready { device, backend: backend.to_owned(), libtorch: libtorch_version() })
+}
+
 /// A listener in the same process: keeps the messages, and asks for a stop at a chosen step.
 #[derive(Debug, Default)]
 pub struct Recorder {
@@ -74,12 +84,10 @@ impl Recorder {
         Self { stop_at_step: Some(step), ..Self::default() }
     }
 
-    /// What was told so far; forgets it.
     pub fn take(&self) -> Vec<FromWorker> {
         self.messages.take()
     }
 
-    /// Asks the session to stop.
     pub fn request_stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }

@@ -10,13 +10,11 @@
 //! # Ok(())
 //! # }
 //! ```
-//! **Invariant:** speaks to nobody but the store and the other ranks; needs no launcher of ours.
+//! **Invariant:** talks only to the store and the other ranks; needs no launcher of ENN.
 
-use super::{
-    SHUTDOWN_WAIT_MAX, SessionError,
-    boot::{self, TorchrunEnvironment},
-    clock::Throttle,
-};
+use super::boot::{self, TorchrunEnvironment};
+use super::{SessionError, clock::Throttle};
+use crate::collective::{COLLECTIVE_WAIT_MAX, SHUTDOWN_WAIT_MAX};
 use enn_comm::{Forming, Pending, ProcessGroup, Solo, Store, StoreAddr};
 use enn_core::{error::HookError, op::collective::Collectives};
 use std::{cell::RefCell, path::Path, time::Duration};
@@ -24,23 +22,20 @@ use tch::Device;
 
 pub use enn_common::config::train::{Collectives as WantedCollectives, Device as DeviceChoice};
 
-/// Least time between two signs of life.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
 /// This process among the others.
-pub struct Place {
+pub struct Member {
     /// The others: for adding gradients up.
     pub group: Box<dyn ProcessGroup>,
-    /// Where to compute.
     pub device: Device,
-    /// What the launcher says.
     pub(super) environment: TorchrunEnvironment,
     alive: RefCell<Throttle>,
     pending: Pending,
 }
 
-/// What a step's [`enn_core::autograd::Cx::all_reduce`] adds over: all ranks.
-impl Collectives for Place {
+/// All ranks are what a step's [`enn_core::autograd::Cx::all_reduce`] sums over.
+impl Collectives for Member {
     fn ranks(&self) -> u32 {
         self.world()
     }
@@ -73,7 +68,7 @@ impl Collectives for Place {
     }
 
     fn order(&self) -> Result<(), HookError> {
-        Ok(self.pending.order(boot::COLLECTIVE_WAIT_MAX)?)
+        Ok(self.pending.order(COLLECTIVE_WAIT_MAX)?)
     }
 
     fn wait(&self) -> Result<(), HookError> {
@@ -87,15 +82,12 @@ impl Collectives for Place {
 ///
 /// # Errors
 /// A variable that makes no sense, a device that is not there, a rank that does not come in time.
-pub fn join(device: DeviceChoice) -> Result<Place, SessionError> {
+pub fn join(device: DeviceChoice) -> Result<Member, SessionError> {
     join_with(device, WantedCollectives::Auto)
 }
 
 /// [`join`], with sums that go the way that is `wanted`; every rank wants the same.
-///
-/// # Errors
-/// As [`join`].
-pub fn join_with(device: DeviceChoice, wanted: WantedCollectives) -> Result<Place, SessionError> {
+pub fn join_with(device: DeviceChoice, wanted: WantedCollectives) -> Result<Member, SessionError> {
     let environment = TorchrunEnvironment::read()?;
     let name = match device {
         DeviceChoice::Cpu => "cpu",
@@ -111,13 +103,13 @@ pub fn join_with(device: DeviceChoice, wanted: WantedCollectives) -> Result<Plac
             let rank = environment.rank;
             let size = environment.world_size;
             let local = environment.local_world_size;
-            let store = Store::connect(addr, boot::COLLECTIVE_WAIT_MAX)?;
-            let forming = Forming::within(boot::COLLECTIVE_WAIT_MAX);
-            boot::form(&store, (boot::Place { rank, size, local }, device), wanted, &forming)?
+            let store = Store::connect(addr, COLLECTIVE_WAIT_MAX)?;
+            let forming = Forming::within(COLLECTIVE_WAIT_MAX);
+            boot::form(&store, boot::RankPlace { rank, size, local }, device, wanted, &forming)?
         }
         _ => Box::new(Solo),
     };
-    Ok(Place {
+    Ok(Member {
         group,
         device,
         environment,
@@ -126,13 +118,11 @@ pub fn join_with(device: DeviceChoice, wanted: WantedCollectives) -> Result<Plac
     })
 }
 
-impl Place {
-    /// This rank, `0..world()`.
+impl Member {
     pub fn rank(&self) -> u32 {
         self.environment.rank
     }
 
-    /// Number of ranks.
     pub fn world(&self) -> u32 {
         self.environment.world_size
     }
@@ -148,9 +138,6 @@ impl Place {
     }
 
     /// Says that step `step` is done, for the launcher's watch over hanging workers. Costs next to nothing.
-    ///
-    /// # Errors
-    /// When the launcher's file cannot be written.
     pub fn alive(&self, step: u64) -> Result<(), SessionError> {
         let Some(path) = &self.environment.progress_file else { return Ok(()) };
         if self.alive.borrow_mut().due() {
@@ -161,9 +148,6 @@ impl Place {
     }
 
     /// Leaves the group after the last collective; every rank does.
-    ///
-    /// # Errors
-    /// When the others do not come to the end in time.
     pub fn leave(self) -> Result<(), SessionError> {
         Ok(self.group.shutdown(SHUTDOWN_WAIT_MAX)?)
     }

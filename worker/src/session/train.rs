@@ -1,4 +1,4 @@
-//! Training that lives through rounds: what one process keeps from the first to the last of them.
+//! A training over several rounds: what one process keeps from the first to the last of them.
 //!
 //! ```text
 //! prepare ─► round 0 ─┬─► finished
@@ -7,99 +7,32 @@
 //! A round is one process group; `super::round` is what happens in it. Weights change only after all sums of a step have come,
 //! so that a round that breaks leaves whole steps behind: of the ranks that are left none is more than one step ahead.
 
+use super::kernels::{KernelTask, Kernels};
+use super::round::task::{Ended, Outcome, RoundTask};
+use super::round::{Round, rehearse};
 use super::{
-    SessionError,
-    dataset::Dataset,
-    evaluate::EVALUATION_ROWS,
-    kernels::{KernelTask, Kernels},
-    learner::Learner,
-    ledger::Ledger,
-    memory::Cut,
-    pace::Pace,
-    poisoned::Poisoned,
-    portion::Portion,
-    progress::{EpochSums, Progress},
-    refusal::Refusals,
-    remains::Left,
-    report::Reporter,
-    round::{Round, rehearse},
-    saver::Saver,
+    SessionError, checkpointing::saver::Saver, dataset::Dataset, recovery::shard_recovery::KeptState, report::Reporter,
+    round::context::TrainContext, round::ledger::Ledger, round::state::TrainState,
 };
 use crate::data::Sampler;
 use enn_comm::ProcessGroup;
-use enn_common::{
-    config::{
-        RunConfig,
-        train::{Collectives, Execution, Loss},
-    },
-    kernels::Quarantined,
-    metrics::Metrics,
-    profile::FOLDER,
-    staged::Split,
-    wire::control::Phase,
-};
+use enn_common::config::train::{Collectives, Execution, Loss};
+use enn_common::{config::RunConfig, kernels::Quarantined, profile::FOLDER, staged::Split, wire::control::Phase};
 use enn_core::{params::Share, profile::Profile};
 use enn_model::{block::SubModels, model::ModelSpec};
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use tch::Device;
 
-/// What to train, and where things are.
+/// A training to do, and where things are.
 #[derive(Debug, Clone)]
 pub struct TrainTask {
-    /// Staged directory.
     pub staged: PathBuf,
-    /// Folder of the run's checkpoints.
     pub checkpoints: PathBuf,
-    /// Device of this rank.
     pub device: Device,
     pub kernels: KernelTask,
-    /// Modules of the user's own.
     pub models: SubModels,
     /// The only round, for [`train`].
     pub round: RoundTask,
-}
-
-/// What differs from round to round.
-#[derive(Debug, Clone)]
-pub struct RoundTask {
-    /// Number of the round.
-    pub round: u64,
-    /// Committed checkpoint to go on from, when no rank has any state.
-    pub resume: Option<PathBuf>,
-    /// Name of this start of the workers; part of the names of unfinished checkpoints.
-    pub attempt: String,
-    /// Into so many each micro-batch is cut; the same on all ranks.
-    pub split: u32,
-    /// Ranks on this host, which have its memory together.
-    pub local: u32,
-}
-
-impl Default for RoundTask {
-    fn default() -> Self {
-        Self { round: 0, resume: None, attempt: String::new(), split: 1, local: 1 }
-    }
-}
-
-/// How a round ended.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Ended {
-    /// Training is over.
-    Finished(Outcome),
-    /// All ranks left it at the same step, because they were asked to.
-    Left,
-}
-
-/// How training ended.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
-    /// Whether it was stopped on request, with a checkpoint.
-    pub stopped: bool,
-    /// Epochs done.
-    pub epoch: u64,
-    /// Optimizer steps done.
-    pub step: u64,
-    /// Metrics of the best weights by split; empty when stopped.
-    pub split: BTreeMap<String, Metrics>,
 }
 
 /// Trains to the end, or until the listener asks for a stop, in one round. Every rank calls it with the same configuration; the
@@ -107,10 +40,6 @@ pub struct Outcome {
 ///
 /// Messages to `reporter`: `Ready`, `PrecisionChosen`, `BatchChosen`, `ModelBuilt`, `Stepped`, `EpochEnded`, `ShardStaged`, `ShardWritten` or
 /// `ShardFailed`, `Trained`.
-///
-/// # Errors
-/// Those of data, model, libtorch, collectives and a resumed checkpoint that does not fit. A checkpoint that cannot be
-/// written is reported and training goes on.
 pub fn train(
     config: &RunConfig,
     task: &TrainTask,
@@ -124,58 +53,13 @@ pub fn train(
     }
 }
 
-/// One process's training.
 pub struct Training<'a> {
-    host: Host<'a>,
-    state: State,
-}
-
-/// What no step changes.
-pub(super) struct Host<'a> {
-    pub(super) config: RunConfig,
-    pub(super) checkpoints: PathBuf,
-    pub(super) device: Device,
-    pub(super) reporter: &'a dyn Reporter,
-    pub(super) kernels: Kernels<'a>,
-    pub(super) profile: Option<Profile>,
-    pub(super) ledger: Option<Ledger>,
-    pub(super) data: Dataset,
-    pub(super) spec: ModelSpec,
-    pub(super) models: SubModels,
-    /// The order of samples; ranks take their shares of it.
-    pub(super) order: Sampler,
-}
-
-/// What training is about.
-pub(super) struct State {
-    pub(super) learner: Learner,
-    pub(super) progress: Progress,
-    pub(super) sums: EpochSums,
-    pub(super) refusals: Refusals,
-    pub(super) poisoned: Poisoned,
-    pub(super) saved_step: Option<u64>,
-    pub(super) saver: Saver,
-    pub(super) pace: Pace,
-    /// What fitted into this rank's memory when it was measured last.
-    pub(super) cut: Option<Cut>,
-    /// Rows computed at once where weights are judged.
-    pub(super) portion: Portion,
-    /// Micro-batches a step, as all ranks agreed, before any was split because memory was short.
-    pub(super) accumulation: u64,
-    /// Weights and progress are those of this training, and not those every process begins with.
-    pub(super) begun: bool,
-    /// A round broke that left nothing whole: the next one begins with another state.
-    pub(super) broken: bool,
-    pub(super) left: Left,
-    /// What was said last of how the ranks share the state.
-    pub(super) told: Option<String>,
+    context: TrainContext<'a>,
+    state: TrainState,
 }
 
 impl<'a> Training<'a> {
     /// Everything that needs no other rank: data are mapped, the model is built.
-    ///
-    /// # Errors
-    /// Those of data, model and libtorch.
     pub fn prepare(
         config: &RunConfig,
         task: &TrainTask,
@@ -208,18 +92,16 @@ impl<'a> Training<'a> {
         let checkpoints = task.checkpoints.clone();
         let device = task.device;
         let models = task.models.clone();
-        let host = Host { config, checkpoints, device, reporter, kernels, profile, ledger, data, spec, models, order };
-        let state = host.state(Saver::new(&host.config.train, host.reporter, host.device))?;
-        Ok(Self { host, state })
+        let context =
+            TrainContext { config, checkpoints, device, reporter, kernels, profile, ledger, data, spec, models, order };
+        let state = context.state(Saver::new(&context.config.train, context.reporter, context.device))?;
+        Ok(Self { context, state })
     }
 
     /// A step with a rank's first share, on weights that are thrown away: what is slow only the first time (device libraries,
     /// compiled kernels, the checks of kernels beside their references) is over before there is a seat.
-    ///
-    /// # Errors
-    /// Those of data, model and libtorch.
     pub fn rehearse(&mut self, world: u32) -> Result<(), SessionError> {
-        rehearse(&self.host, &mut self.state, world)
+        rehearse(&self.context, &mut self.state, world)
     }
 
     /// Trains among the ranks of `group` until training is over, all are asked to leave, or something breaks.
@@ -227,8 +109,8 @@ impl<'a> Training<'a> {
     /// # Errors
     /// Those of [`train`]. After a collective's error the training may go on in another round, once [`Training::mend`] was called.
     pub fn round(&mut self, group: &dyn ProcessGroup, task: &RoundTask) -> Result<Ended, SessionError> {
-        let ended = Round::enter(&self.host, &mut self.state, group, task)?.run()?;
-        if let (Ended::Finished(_), Some(profile)) = (&ended, &self.host.profile) {
+        let ended = Round::enter(&self.context, &mut self.state, group, task)?.run()?;
+        if let (Ended::Finished(_), Some(profile)) = (&ended, &self.context.profile) {
             profile.finish();
         }
         Ok(ended)
@@ -236,20 +118,20 @@ impl<'a> Training<'a> {
 
     /// After a round that `broke`, or ended with the state still shared: only whole steps are left, or a share of them, or nothing.
     pub fn mend(&mut self, broke: bool) {
-        let config = &self.host.config.train;
+        let config = &self.context.config.train;
         // Steps whose sums are part of a captured graph change weights whether the sums came or not.
         let captured =
-            broke && config.capture_collectives && config.execution == Execution::Auto && self.host.device.is_cuda();
-        if self.state.learner.is_divided() {
-            self.state.left = Left::by(&mut self.state, &self.host.order);
+            broke && config.capture_collectives && config.execution == Execution::Auto && self.context.device.is_cuda();
+        if self.state.learner.arrays.is_sharded() {
+            self.state.kept = self.state.kept_shard(&self.context.order);
         }
         // What is divided is not whole, and of what was being received some may have come.
-        if captured || self.state.learner.is_divided() || !self.state.begun {
+        if captured || self.state.learner.arrays.is_sharded() || !self.state.begun {
             self.state.begun = false;
             self.state.broken = true;
         }
         self.state.learner.executor.reset();
-        self.state.refusals.forget();
+        self.state.nonfinite.forget();
     }
 
     /// Lets go of the graphs that a round's collectives are captured in.
@@ -260,31 +142,30 @@ impl<'a> Training<'a> {
     }
 
     /// Puts kernels in quarantine before the first step of a round.
-    pub fn quarantine(&self, told: &Quarantined) {
-        self.host.kernels.manager.begin(told);
+    pub fn quarantine(&self, quarantined: &Quarantined) {
+        self.context.kernels.manager.begin(quarantined);
     }
 
     /// Whether micro-batches that are cut into `split` by `world` ranks can be cut once more.
     pub fn can_split(&self, world: u32, split: u32) -> bool {
         let accumulation = self.state.accumulation * u64::from(split.max(1));
-        Sampler { world: u64::from(world), accumulation, ..self.host.order.clone() }.micro_slots() > 1
+        Sampler { world: u64::from(world), accumulation, ..self.context.order.clone() }.micro_slots() > 1
     }
 
-    /// What its ranks are to add up through.
+    /// Collectives that its ranks are to sum through.
     pub fn collectives(&self) -> Collectives {
-        let config = &self.host.config;
+        let config = &self.context.config;
         // A graph takes in NCCL's only.
         if config.train.capture_collectives { Collectives::Nccl } else { config.cluster.collectives }
     }
 
     /// Time that it has to end when it was asked to stop.
     pub fn grace(&self) -> Duration {
-        Duration::try_from_secs_f64(self.host.config.cluster.grace_s).unwrap_or_default()
+        Duration::try_from_secs_f64(self.context.config.cluster.grace_s).unwrap_or_default()
     }
 
-    /// Device it computes on.
     pub fn device(&self) -> Device {
-        self.host.device
+        self.context.device
     }
 
     /// Whether another round can go on with what this process has.
@@ -294,57 +175,20 @@ impl<'a> Training<'a> {
 
     /// The share of the state that this process keeps, where it keeps no more.
     pub fn share(&self) -> Option<Share> {
-        match &self.state.left {
-            Left::Share(remains) if !self.state.begun => Some(remains.share),
+        match &self.state.kept {
+            KeptState::Shard(shard) if !self.state.begun => Some(shard.share),
             _ => None,
         }
     }
 
-    /// Whole steps done.
     pub fn step(&self) -> u64 {
-        match &self.state.left {
-            Left::Share(remains) if !self.state.begun => remains.standing.step(),
+        match &self.state.kept {
+            KeptState::Shard(shard) if !self.state.begun => shard.position.step(),
             _ => self.state.progress.step,
         }
     }
 
     fn outcome(&self) -> Outcome {
         self.state.outcome(true, BTreeMap::new())
-    }
-}
-
-impl Host<'_> {
-    /// Seeded weights, the same in every process, and nothing beside them yet.
-    pub(super) fn learner(&self) -> Result<Learner, SessionError> {
-        let steps_total = self.config.train.epochs * self.order.steps_per_epoch();
-        Learner::bare(&self.config, (&self.spec, &self.models), steps_total, self.device)
-    }
-
-    /// What every process begins with.
-    pub(super) fn state(&self, saver: Saver) -> Result<State, SessionError> {
-        let every = self.config.train.validate_every(self.order.steps_per_epoch());
-        Ok(State {
-            learner: self.learner()?,
-            progress: Progress { every, ..Progress::default() },
-            sums: EpochSums::new(self.device)?,
-            refusals: Refusals::default(),
-            poisoned: Poisoned::default(),
-            saved_step: None,
-            saver,
-            pace: Pace::new(),
-            cut: None,
-            portion: Portion::of(EVALUATION_ROWS),
-            accumulation: self.order.accumulation,
-            begun: false,
-            broken: false,
-            left: Left::Nothing,
-            told: None,
-        })
-    }
-}
-
-impl State {
-    pub(super) fn outcome(&self, stopped: bool, split: BTreeMap<String, Metrics>) -> Outcome {
-        Outcome { stopped, epoch: self.progress.position.epoch, step: self.progress.step, split }
     }
 }

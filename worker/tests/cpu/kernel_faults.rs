@@ -29,7 +29,7 @@ use enn_worker::{
         precision::Demand,
         run_with,
         steps::{Setup, Steps, WantedPrecision},
-        torchrun::{DeviceChoice, Place, join},
+        torchrun::{DeviceChoice, Member, join},
     },
 };
 use std::{
@@ -182,7 +182,7 @@ fn turns(op: &Op, l: &Launch<'_>) -> Launched {
 static TURNS: Kernel = kernel("test.turns", turns);
 
 /// What a loop of a user's own trains, with a kernel for `linear` or the plain reference only.
-fn begin(place: &Place, kernel: Option<&'static Kernel>) -> (Linear, Steps) {
+fn begin(place: &Member, kernel: Option<&'static Kernel>) -> (Linear, Steps) {
     let mut pb = ParamBuilder::new();
     let layer = Linear::unbiased(&mut pb, "layer", 4, 3);
     let order = kernel.map(|kernel| kernel.id.to_owned()).into_iter().chain(["plain".to_owned()]);
@@ -201,7 +201,7 @@ fn begin(place: &Place, kernel: Option<&'static Kernel>) -> (Linear, Steps) {
 
 /// One step of it on so many rows, whose loss is `loss` of what the layer gives; whether it was taken.
 fn make(
-    place: &Place,
+    place: &Member,
     (layer, steps): (&Linear, &mut Steps),
     (number, rows): (u64, i64),
     loss: impl Fn(&Cx<'_>, &Value) -> Result<Value, OpError>,
@@ -214,7 +214,7 @@ fn make(
         parts.backward(cx, &loss, true)?;
         let norm = parts.complete(cx)?;
         let number = |i| functional::reshape(cx, &functional::narrow(cx, &inputs[1], 0, i, 1)?, &[]);
-        let stats = parts.optimize(cx, &norm, [&number(0)?, &number(1)?], None)?;
+        let stats = parts.optimize(cx, &norm, &number(0)?, &number(1)?, None)?;
         Ok::<_, OpError>(vec![loss, stats.taken])
     })?;
     Ok(ran.outputs[1].double_value(&[]) == 1.0)

@@ -95,7 +95,7 @@ const FLOORS: [Floors; 4] = [
     Floors { package: "enn-model", floors: &[&["layer"], &["block", "loss"], &["model"]], apart: &["optim"] },
     Floors {
         package: "enn-worker",
-        floors: &[&["probe", "data", "checkpoint"], &["export"], &["session"]],
+        floors: &[&["probe", "data", "checkpoint", "collective"], &["export", "sharding"], &["session"]],
         apart: &[],
     },
     Floors {
@@ -110,13 +110,25 @@ const FLOORS: [Floors; 4] = [
     },
 ];
 
+/// Files and folders of the worker's session by height, lowest first: one imports those of its floor and of lower ones.
+const SESSION_FLOORS: [&[&str]; 8] = [
+    &["clock", "decide", "error", "excluded_rows", "own", "report"],
+    &["agree", "checkpointing", "dataset", "kernels", "link", "memory", "nonfinite_cause", "precision", "progress"],
+    &["boot", "eval", "learner", "recovery"],
+    &["inference", "init", "round", "torchrun"],
+    &["steps", "train"],
+    &["worker_loop"],
+    &["run"],
+    &["program"],
+];
+
 /// Modules of enn-process that are not about one process.
 const AROUND_PROCESSES: [&str; 6] = ["logs", "numa", "preload", "run_dir", "stacks", "template"];
 
 /// A package, a module, and all that it may import of ours besides enn-common: modules of the package, other packages, and modules of
 /// other packages. A module `*` stands for all of the package and limits what it imports of others. In enn-process, `process` stands for
 /// the modules about one process.
-const LIMITS: [(&str, &str, &[&str]); 29] = [
+const LIMITS: [(&str, &str, &[&str]); 31] = [
     ("enn-broker", "tcpstore", &[]),
     ("enn-broker", "roster", &["event"]),
     ("enn-process", "process", &[]),
@@ -153,6 +165,8 @@ const LIMITS: [(&str, &str, &[&str]); 29] = [
     ),
     ("enn-worker", "data", &["enn_core"]),
     ("enn-worker", "checkpoint", &["enn_core"]),
+    ("enn-worker", "collective", &["enn_comm", "enn_core", "enn_model"]),
+    ("enn-worker", "sharding", &["collective", "enn_comm", "enn_core", "enn_model"]),
 ];
 
 #[test]
@@ -242,6 +256,36 @@ fn t2_modules_keep_their_floors() {
     hold(
         "a module imports no module of a higher floor",
         "move what is shared down, or pass it in as a value; a new module gets its floor in tests/tests/plain/tidy/arrows.rs",
+        breaches,
+    );
+}
+
+/// The file or folder of the session that a source belongs to; none for others, and for session/mod.rs.
+fn part_of_session(source: &Source) -> Option<String> {
+    let path = source.below_src().with_extension("");
+    let mut parts = path.iter().map(|part| part.to_string_lossy().into_owned());
+    let is_in_session = parts.next()? == "session";
+    parts.next().filter(|part| is_in_session && part != "mod")
+}
+
+#[test]
+fn t2_parts_of_the_session_keep_their_floors() {
+    let workspace = Workspace::load();
+    let floor = |part: &str| SESSION_FLOORS.iter().position(|floor| floor.contains(&part));
+    let parts: BTreeSet<String> = workspace.sources("enn-worker").filter_map(part_of_session).collect();
+    let homeless = parts.iter().filter(|part| floor(part).is_none()).map(|part| format!("{part} has no floor"));
+    let named = SESSION_FLOORS.into_iter().flatten();
+    let gone = named.filter(|part| !parts.contains(**part)).map(|part| format!("{part} is not there"));
+    let mut breaches: Vec<String> = homeless.chain(gone).collect();
+    for import in imports(workspace.sources("enn-worker")).inside {
+        let Some((own, other)) = part_of_session(import.from).zip(part_of_session(import.to)) else { continue };
+        if floor(&own) < floor(&other) {
+            breaches.push(format!("{}:{}: {own} imports {}", import.from.path.display(), import.line, import.path));
+        }
+    }
+    hold(
+        "a part of the session imports no part of a higher floor",
+        "move what is shared down, or pass it in as a value; a new file gets its floor in SESSION_FLOORS",
         breaches,
     );
 }

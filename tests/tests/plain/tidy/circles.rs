@@ -80,20 +80,6 @@ const KNOWN: &[(&str, &[&str])] = &[
             "worker/core/src/op/vjp.rs",
         ],
     ),
-    (
-        "to be opened with the session",
-        &["worker/src/session/init.rs", "worker/src/session/life.rs", "worker/src/session/mod.rs"],
-    ),
-    (
-        "to be opened with the session",
-        &[
-            "worker/src/session/memory.rs",
-            "worker/src/session/remains.rs",
-            "worker/src/session/round.rs",
-            "worker/src/session/train.rs",
-        ],
-    ),
-    ("to be opened with the session", &["worker/src/session/steps.rs", "worker/src/session/steps/replay.rs"]),
 ];
 
 /// What each file imports.

@@ -3,35 +3,27 @@
 //!
 //! **Invariant:** weights that were exchanged to be measured are back before an error leaves.
 
-use super::Round;
-use crate::session::{
-    SessionError, calibrate, decide,
-    evaluate::{Judged, evaluate, measured},
-    learner::Learner,
-    measure::Measured,
-    train::Ended,
-};
+use super::{Round, context::TrainContext, task::Ended};
+use crate::session::eval::evaluate::{EvalModel, evaluate, measured};
+use crate::session::{SessionError, decide, eval::calibrate, eval::measure::Measured, learner::Learner};
 use enn_comm::ProcessGroup;
 use enn_common::{
-    config::train::Averaging,
-    metrics::Metrics,
-    staged::Split,
-    wire::{control::Phase, message::FromWorker},
+    config::train::Averaging, metrics::Metrics, staged::Split, wire::control::Phase, wire::message::FromWorker,
 };
 use enn_model::loss::Head;
 use std::collections::BTreeMap;
 
 impl Round<'_> {
-    /// What weights are judged by; `None` without validation rows.
-    pub(super) fn error(&self, measured: &Measured) -> Option<f64> {
+    /// The error by which weights are compared; `None` without validation rows.
+    pub(super) fn validation_error(&self, measured: &Measured) -> Option<f64> {
         let metrics = &measured.metrics;
-        let error = if self.judges_by_loss() { measured.doubted.unwrap_or(metrics.loss) } else { metrics.mae };
+        let error = if self.compares_by_loss() { measured.doubted.unwrap_or(metrics.loss) } else { metrics.mae };
         (metrics.n > 0).then_some(error)
     }
 
     /// Whether the best weights are those with the smallest loss, and not those with the smallest mean absolute error.
-    fn judges_by_loss(&self) -> bool {
-        self.state.learner.objective.compares_by_loss() || self.host.data.staged.0.meta().scales().is_some()
+    fn compares_by_loss(&self) -> bool {
+        self.state.learner.objective.compares_by_loss() || self.training.data.staged.0.meta().scales().is_some()
     }
 
     /// Validation error of the mean over the last steps, where there is one. The outer `None`: there is no mean.
@@ -39,24 +31,24 @@ impl Round<'_> {
         if !self.state.learner.has_tail() {
             return Ok(None);
         }
-        let measured = self.with(Learner::swap_tail, |round| round.measure_judged())?;
-        Ok(Some(self.error(&measured)))
+        let measured = self.with_weights(Learner::swap_tail, |round| round.measure_validation())?;
+        Ok(Some(self.validation_error(&measured)))
     }
 
     /// Which weights are kept: the best that were validated, or their mean over the last steps, whose error is `tail`.
-    pub(super) fn elect(&mut self, tail: Option<Option<f64>>) -> Result<(), SessionError> {
-        let what = match self.judges_by_loss() {
+    pub(super) fn choose_kept_weights(&mut self, tail: Option<Option<f64>>) -> Result<(), SessionError> {
+        let what = match self.compares_by_loss() {
             _ if *self.state.learner.objective.head() == Head::Classes => "log-loss (a row of doubt added)",
             true => "loss",
             false => "mean absolute error",
         };
         let state = &mut *self.state;
-        let train = &self.host.config.train;
-        let kept = if state.learner.ema.is_some() { "moving average" } else { "weights" };
+        let train = &self.training.config.train;
+        let kept = if state.learner.arrays.ema.is_some() { "moving average" } else { "weights" };
         let step = state.progress.best_step;
         let epoch = self.sampler.steps_per_epoch();
         let of = if step.is_multiple_of(epoch) { format!("epoch {}", step / epoch) } else { format!("step {step}") };
-        let best = (format!("the {kept} of {of}"), state.progress.standing.best);
+        let best = (format!("the {kept} of {of}"), state.progress.early_stopping.best);
         let (wins, decision) = match (tail, train.averaging) {
             (Some(Some(error)), _) => {
                 let wins = error < best.1;
@@ -74,9 +66,9 @@ impl Round<'_> {
         };
         if wins {
             state.progress.mean_won = true;
-            state.keep_what_was_judged()?;
+            state.keep_validated_as_best()?;
             if let Some(error) = tail.flatten() {
-                state.progress.standing.best = error;
+                state.progress.early_stopping.best = error;
             }
             self.calibrated = None;
         }
@@ -85,53 +77,54 @@ impl Round<'_> {
 
     /// Does something with other weights, which `swap` exchanges, and exchanges back before anything else: what a round that
     /// breaks here leaves, and the checkpoint that it may owe, are the weights that learn.
-    pub(super) fn with<R>(
+    pub(super) fn with_weights<R>(
         &mut self,
         swap: impl Fn(&mut Learner, &dyn ProcessGroup) -> Result<(), SessionError>,
         work: impl FnOnce(&Self) -> Result<R, SessionError>,
     ) -> Result<R, SessionError> {
-        let group = self.place.group;
+        let group = self.ctx.group;
         self.settle()?;
         swap(&mut self.state.learner, group)?;
-        let unpacked = self.state.learner.unpack(group);
-        // What is judged is not cut like the batch of a step.
+        let unpacked = self.state.learner.unshard(group);
+        // Validation rows are not cut like the batch of a step.
         let done =
             unpacked.and_then(|()| work(self)).map_err(|error| error.without_room("the weights that are judged"));
         // Memory may be short, but a device may still be given what was gathered where the group ended.
         let ended = matches!(&done, Err(error) if error.is_of_the_group());
         if !ended {
-            self.state.learner.pack()?;
+            self.state.learner.reshard()?;
         }
         swap(&mut self.state.learner, group)?;
         if ended {
-            self.state.learner.pack()?;
+            self.state.learner.reshard()?;
         }
         done
     }
 
-    fn judged(&self) -> Judged<'_> {
+    fn eval_model(&self) -> EvalModel<'_> {
         let learner = &self.state.learner;
-        Judged {
+        EvalModel {
             model: &learner.model,
-            params: &learner.params,
-            kernels: &self.place.kernels.manager,
+            params: &learner.arrays.params,
+            kernels: &self.ctx.kernels.manager,
             objective: &learner.objective,
             portion: &self.state.portion,
-            reporter: self.place.reporter,
+            reporter: self.ctx.reporter,
         }
     }
 
-    /// Errors over the validation rows by which weights are judged.
-    pub(super) fn measure_judged(&self) -> Result<Measured, SessionError> {
+    /// Errors over the validation rows by which weights are compared.
+    pub(super) fn measure_validation(&self) -> Result<Measured, SessionError> {
         let every = self.state.progress.every;
         let parts = if every == 0 { 1 } else { self.sampler.steps_per_epoch().div_ceil(every) };
-        self.measure(Split::Val, decide::thinning(parts, self.host.data.rows(Split::Val).len()))
+        self.measure(Split::Val, decide::thinning(parts, self.training.data.rows(Split::Val).len()))
     }
 
     /// Errors over one in `thinning` rows of a split.
     fn measure(&self, split: Split, thinning: u64) -> Result<Measured, SessionError> {
-        let rows = (&self.host.data, &self.state.poisoned);
-        evaluate(&self.judged(), rows, (split, thinning), self.place.group, self.host.device)
+        let data = &self.training.data;
+        let excluded = &self.state.excluded;
+        evaluate(&self.eval_model(), data, excluded, split, thinning, self.ctx.group, self.training.device)
     }
 
     /// Fits how the best weights answer, once a round: every rank begins a round without knowing.
@@ -140,12 +133,12 @@ impl Round<'_> {
         if best == 0 || self.calibrated == Some(best) {
             return Ok(());
         }
-        let fitted = self.with(Learner::swap_best, |round| {
-            let rows = (&round.host.data, &round.state.poisoned);
-            calibrate::fit(&round.judged(), rows, &round.host.config.train, (round.place.group, round.host.device))
+        let fitted = self.with_weights(Learner::swap_best, |round| {
+            let TrainContext { data, config, device, .. } = round.training;
+            calibrate::fit(&round.eval_model(), data, &round.state.excluded, &config.train, round.ctx.group, *device)
         });
         let calibrate::Fitted { mut calibration, decisions } = fitted?;
-        calibration.to_device(self.host.device);
+        calibration.to_device(self.training.device);
         self.state.learner.calibration = calibration;
         self.calibrated = Some(best);
         if self.state.progress.finished {
@@ -167,12 +160,12 @@ impl Round<'_> {
 
     /// Final metrics of the best weights.
     pub(super) fn end(&mut self) -> Result<Ended, SessionError> {
-        self.place.reporter.mark(Phase::Validate, self.state.progress.step);
+        self.ctx.reporter.mark(Phase::Validate, self.state.progress.step);
         self.state.learner.swap_calibration();
-        let split = self.with(Learner::swap_best, Self::measure_all);
+        let split = self.with_weights(Learner::swap_best, Self::measure_all);
         self.state.learner.swap_calibration();
         let split = split?;
-        let rows = self.host.data.rows(Split::Train).len();
+        let rows = self.training.data.rows(Split::Train).len();
         let kept = measured(Split::Train, rows);
         if kept < rows {
             let decision = format!("the errors on train are those of {kept} of its {rows} rows, evenly spread");

@@ -1,7 +1,8 @@
 //! A round's checkpoints: when one is due, and what of it is this rank's.
 
 use super::Round;
-use crate::session::{SessionError, agree, saver::Due};
+use crate::collective;
+use crate::session::{SessionError, checkpointing::saver::DueCheckpoint};
 use enn_common::{checkpoint::name, wire::control::Phase};
 
 impl Round<'_> {
@@ -11,9 +12,9 @@ impl Round<'_> {
         if self.fresh || step == 0 || self.state.progress.due != step {
             return Ok(());
         }
-        let path = self.host.checkpoints.join(name::committed(step));
+        let path = self.training.checkpoints.join(name::committed(step));
         let seen = if path.exists() { 1.0 } else { 0.0 };
-        if agree::sum(self.place.group, self.host.device, &[seen])?[0] > 0.0 {
+        if collective::sum(self.ctx.group, self.training.device, &[seen])?[0] > 0.0 {
             return Ok(());
         }
         self.state.saved_step = None;
@@ -22,38 +23,38 @@ impl Round<'_> {
 
     /// Room for this rank's share, before it is needed.
     pub(super) fn prepare_saving(&mut self) -> Result<(), SessionError> {
-        let (items, own) = self.state.shares(&self.host.order)?;
-        let place = (self.place.group.rank(), self.place.group.size());
-        self.state.saver.prepare((&items, &own), place, self.place.reporter)
+        let (items, own) = self.state.checkpoint_parts(&self.training.order)?;
+        let place = (self.ctx.group.rank(), self.ctx.group.size());
+        self.state.saver.prepare((&items, &own), place, self.ctx.reporter)
     }
 
-    /// Saves this rank's share of the state. A failure is told, not fatal. One that `must` not be left out is waited for.
+    /// Saves this rank's share of the state. A failure is reported, not fatal. One that `must` not be left out is waited for.
     pub(super) fn save(&mut self, must: bool) -> Result<(), SessionError> {
         let step = self.state.progress.step;
         if self.state.saved_step == Some(step) {
             return Ok(());
         }
         self.state.progress.due = step;
-        self.place.reporter.mark(Phase::Save, step);
+        self.ctx.reporter.mark(Phase::Save, step);
         self.settle()?;
         // What follows from them belongs to the state, and weights that are lost must not be saved.
         self.explain()?;
         self.calibrate()?;
         let state = &mut *self.state;
         if state.progress.best_step == 0 {
-            // Nothing validated yet: the average of now is the best guess for whoever predicts with this checkpoint.
+            // Nothing validated yet: the average of now is the best guess for predictions with this checkpoint.
             state.learner.keep_average_as_best()?;
         }
-        state.progress.replays = state.refusals.replays();
-        let (items, own) = state.shares(&self.host.order)?;
-        let rank = self.place.group.rank();
-        let world = self.place.group.size();
-        let dir = self.host.checkpoints.join(name::temporary(step, &self.task.attempt));
-        let best = state.progress.standing.best;
+        state.progress.replays = state.nonfinite.replays();
+        let (items, own) = state.checkpoint_parts(&self.training.order)?;
+        let rank = self.ctx.group.rank();
+        let world = self.ctx.group.size();
+        let dir = self.training.checkpoints.join(name::temporary(step, &self.task.attempt));
+        let best = state.progress.early_stopping.best;
         let epoch = state.progress.position.epoch;
         let metric = best.is_finite().then_some(best);
-        let due = Due { step, epoch, metric, dir, rank, world, must };
-        if state.saver.save((&items, &own), due, self.place.reporter)? {
+        let due = DueCheckpoint { step, epoch, metric, dir, rank, world, must };
+        if state.saver.save((&items, &own), due, self.ctx.reporter)? {
             state.saved_step = Some(step);
         }
         Ok(())
@@ -61,6 +62,6 @@ impl Round<'_> {
 
     /// The device copies no checkpoint any more: what follows may change the state.
     pub(super) fn settle(&mut self) -> Result<(), SessionError> {
-        self.state.saver.settle(true, self.place.reporter)
+        self.state.saver.settle(true, self.ctx.reporter)
     }
 }

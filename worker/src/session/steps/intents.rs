@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! <run>/intents/ROUND.RANK.json   a kernel that runs for the first time on such operands; gone when it has run
-//! <run>/intents/crashed.json      kernels that ended a process, as all ranks were told
+//! <run>/intents/crashed.json      kernels that ended a process, as all ranks know them
 //! ```
 //! **Invariant:** a file that cannot be read or written costs what it says, never the training. A kernel is not accused because of
 //! a process that others ended.
@@ -26,9 +26,8 @@ use std::{
 
 const FOLDER: &str = "intents";
 const CRASHED: &str = "crashed.json";
-/// The launcher's journal in the run's directory.
 const JOURNAL: &str = "events.jsonl";
-/// What a shell adds to the number of the signal that ended its program.
+/// Offset that a shell adds to the number of the signal that ended its program.
 const SHELL_SIGNAL: i32 = 128;
 
 /// The folder, as one rank uses it.
@@ -57,7 +56,7 @@ impl Folder {
         FileIntents(self.path.join(format!("{}.{}.json", self.round, self.rank)))
     }
 
-    /// Kernels that ended processes of this node in earlier rounds, and those that all ranks were told of then.
+    /// Kernels that ended processes of this node in earlier rounds, and those that all ranks learned of then.
     pub(super) fn crashed(&self) -> Vec<KernelFault> {
         if !self.first {
             return Vec::new();
@@ -74,7 +73,7 @@ impl Folder {
         crashed
     }
 
-    /// Keeps what all ranks were told, in place of the intents that it comes from.
+    /// Keeps the faults that all ranks know, in place of the intents that they come from.
     pub(super) fn keep(&self, crashed: &[KernelFault]) {
         if !self.first {
             return;

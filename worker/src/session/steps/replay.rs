@@ -6,37 +6,29 @@
 //! **Invariant:** a replay ends before anything in which other ranks take part, and changes nothing but gradients, which the next
 //! step clears.
 
-use super::{StepParts, Steps};
-use crate::session::cause::{End, Found};
+use crate::session::nonfinite_cause::End;
 use enn_core::{
     autograd::{Cx, Tensor},
     error::{OpError, OpErrorKind},
-    kernel::Bisect,
-    op::collective::Unasked,
 };
-use enn_model::optim::OptimError;
-use std::{
-    cell::{Cell, RefCell},
-    collections::BTreeSet,
-};
+use std::cell::{Cell, RefCell};
 use tch::Tensor as Raw;
 
-/// Replays in a row that found no kernel: data that are never finite must not cost every step twice.
-const REPLAYS_MAX: u32 = 8;
-
-/// What a step was given.
 pub(super) struct Given {
     pub(super) number: u64,
     pub(super) inputs: Vec<Raw>,
 }
 
-/// What is known of refused steps.
+/// Replays in a row that found no kernel: data that are never finite must not cost every step twice.
+pub(super) const REPLAYS_MAX: u32 = 8;
+
+/// Knowledge of refused steps.
 #[derive(Default)]
-pub(super) struct Refusals {
+pub(super) struct ReplayState {
     /// How many were looked at.
     pub(super) seen: u64,
     /// Replays in a row that found no kernel.
-    fruitless: u32,
+    pub(super) fruitless: u32,
     /// The last step of a device.
     pub(super) last: Option<Given>,
     /// One that is replayed before the next step.
@@ -45,11 +37,10 @@ pub(super) struct Refusals {
     pub(super) cause: Option<String>,
 }
 
-/// How far a replay has come.
 #[derive(Default)]
 pub(super) struct Replay {
-    ends: RefCell<Vec<End>>,
-    ended: Cell<bool>,
+    pub(super) ends: RefCell<Vec<End>>,
+    pub(super) ended: Cell<bool>,
 }
 
 impl Replay {
@@ -63,68 +54,5 @@ impl Replay {
     pub(super) fn end(&self, cx: &Cx<'_>) -> OpError {
         self.ended.set(true);
         cx.fail("complete", OpErrorKind::Hook("a step that is made once more ends with its gradients".into()))
-    }
-}
-
-impl Steps {
-    /// Whether a step was refused since the last look, and a replay is worth its time. Waits for the device.
-    pub(super) fn is_refused(&mut self) -> Result<bool, OptimError> {
-        let skipped = self.optimizer.skipped()?;
-        let refused = skipped > std::mem::replace(&mut self.refusals.seen, skipped);
-        if !refused {
-            self.refusals.fruitless = 0;
-        }
-        Ok(refused && self.refusals.fruitless < REPLAYS_MAX)
-    }
-
-    /// Makes a refused step once more, and keeps what it finds. A kernel that is at fault is in quarantine on this rank then.
-    pub(super) fn explain<E: From<OpError>>(
-        &mut self,
-        given: &Given,
-        code: &mut impl FnMut(&Cx<'_>, &StepParts<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
-    ) {
-        let found = self.replay(given, code);
-        self.refusals.fruitless = match &found {
-            Some(found) if found.is_of_a_kernel() => 0,
-            _ => self.refusals.fruitless + 1,
-        };
-        let Some(found) = found else { return };
-        // Nothing runs in another precision because of it: ranks would have to agree.
-        let found = Found { low: None, ..found };
-        let cause = found.told(&self.params, given.number, &BTreeSet::new()).unwrap_or_else(|error| error.sentence());
-        tracing::warn!("{cause}");
-        self.refusals.cause = Some(cause);
-    }
-
-    fn replay<E: From<OpError>>(
-        &self,
-        given: &Given,
-        code: &mut impl FnMut(&Cx<'_>, &StepParts<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
-    ) -> Option<Found> {
-        let Self { params, weights, kernels, grads, optimizer, precision, uncompared, .. } = self;
-        let bisect = Bisect::new(kernels);
-        let replay = Replay::default();
-        let collectives = &Unasked(1);
-        let parts = StepParts { weights, grads, optimizer, precision, collectives, uncompared, replay: Some(&replay) };
-        let mut cx = Cx::train(params, self.seed, given.number);
-        cx.set_launcher(&bisect);
-        cx.set_collectives(collectives);
-        let mut run = || -> Result<Vec<Tensor>, E> {
-            precision.enter(&cx)?;
-            cx.clear_gradients();
-            let inputs: Vec<Tensor> = given.inputs.iter().map(|raw| cx.input(raw.shallow_clone())).collect();
-            code(&cx, &parts, &inputs)
-        };
-        let _ends_in_an_error = run();
-        if !replay.ended.get() {
-            tracing::warn!(step = given.number, "a refused step could not be made once more");
-            return None;
-        }
-        let ends = replay.ends.take();
-        let found = Found::of(&cx, &bisect, &ends)?;
-        // Where the loss is finite, a gradient may have been too large for the loss scale only, which was halved.
-        let backward = ends.iter().any(|end| end.backward.contains(&found.finding.record));
-        let scaled = precision.has_scale() && backward && !found.is_of_a_kernel();
-        (!scaled).then_some(found)
     }
 }

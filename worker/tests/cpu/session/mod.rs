@@ -475,7 +475,7 @@ fn a_diverging_run_says_so() {
     config.train.clip = 0.0;
     config.train.warmup_ratio = 0.0;
     let error = alone(&config, dir.path(), &staged, None, &Recorder::default()).unwrap_err();
-    assert!(matches!(error, SessionError::Poisoned { step: 1, .. }), "{error}");
+    assert!(matches!(error, SessionError::NonfiniteWeight { step: 1, .. }), "{error}");
     assert!(error.to_string().contains("a smaller train.lr"), "{error}");
 }
 

@@ -197,7 +197,7 @@ fn too_many_such_rows_end_the_training() {
     let rows: Vec<usize> = (20..ROWS).filter(|&row| split[row] == 0).take(2).collect();
     rows.iter().for_each(|&row| spoil_row(&staged, row, 3e38));
     let error = alone(&config, dir.path(), &staged, None, &Recorder::default()).unwrap_err();
-    assert!(matches!(error, SessionError::PoisonedRows { found: 2, limit: 1, .. }), "{error}");
+    assert!(matches!(error, SessionError::TooManyExcludedRows { found: 2, limit: 1, .. }), "{error}");
     let ids = format!("row_id {}, {}", 1000 - rows[0], 1000 - rows[1]);
     assert!(error.to_string().contains(&ids) && error.to_string().contains("train.poisoned_rows_max"), "{error}");
 }

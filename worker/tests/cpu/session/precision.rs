@@ -21,7 +21,7 @@ use enn_worker::{
         kernels::{KernelTask, Kernels},
         learner::Learner,
         precision::{Demand, Precision},
-        step::{Place, step},
+        round::step::{StepContext, step},
     },
 };
 use std::{collections::BTreeMap, path::Path};
@@ -137,12 +137,12 @@ fn a_place_in_trouble_runs_in_f32_for_64_steps_even_when_steps_are_replayed() {
     let mut config = wanting(Wanted::Bf16);
     config.train.execution = Execution::Plan;
     let spec = ModelSpec::from_meta(Staged::open(&staged).unwrap().meta());
-    let mut learner = Learner::build(&config, (&spec, &SubModels::new()), 100, Device::Cpu).unwrap();
+    let mut learner = Learner::build(&config, &spec, &SubModels::new(), 100, Device::Cpu).unwrap();
     let demand = Demand::of(&spec, 12);
     learner.take_precision(Precision::decide(Wanted::Bf16, demand, Device::Cpu, &Solo).unwrap()).unwrap();
     let recorder = Recorder::default();
     let kernels = Kernels::new(&config, &KernelTask::default(), &recorder).unwrap();
-    let place = Place {
+    let place = StepContext {
         group: &Solo,
         reporter: &recorder,
         kernels: &kernels,

@@ -21,8 +21,9 @@ use enn_worker::{
         kernels::{KernelTask, Kernels},
         learner::Learner,
         precision::{Demand, Precision},
-        step::{Place, step},
+        round::step::{StepContext, step},
     },
+    sharding::configured,
 };
 use std::{collections::BTreeMap, net::Ipv4Addr, path::Path, time::Duration};
 use tch::Device;
@@ -58,7 +59,7 @@ fn learn(config: &RunConfig, staged: &Path, group: &dyn ProcessGroup) -> Result<
         accumulation: config.train.accumulation as u64,
         mix: None,
     };
-    let mut learner = Learner::build(config, (&spec, &SubModels::new()), 100, Device::Cpu).unwrap();
+    let mut learner = Learner::build(config, &spec, &SubModels::new(), 100, Device::Cpu).unwrap();
     let rows = sampler.micro_slots();
     learner
         .take_precision(Precision::decide(Wanted::Fp32, Demand::of(&spec, rows), Device::Cpu, group).unwrap())
@@ -66,7 +67,7 @@ fn learn(config: &RunConfig, staged: &Path, group: &dyn ProcessGroup) -> Result<
     learner.share_gradients(group).unwrap();
     let recorder = Recorder::default();
     let kernels = Kernels::new(config, &KernelTask::default(), &recorder).unwrap();
-    let place = Place {
+    let place = StepContext {
         group,
         reporter: &recorder,
         kernels: &kernels,
@@ -88,15 +89,15 @@ fn learn(config: &RunConfig, staged: &Path, group: &dyn ProcessGroup) -> Result<
         let batch = data.staged.view().unwrap().gather(&rows, share.real, Device::Cpu).unwrap();
         let done = step(&mut learner, &place, &batch, at, at == last - 2)?;
         assert_eq!(done.taken.double_value(&[]), 1.0);
-        let gradients = learner.params.ids().map(|id| {
-            let gradient = learner.grads.view(id).flatten(0, -1);
-            (learner.params.name(id).to_owned(), Vec::<f32>::try_from(gradient).unwrap())
+        let gradients = learner.arrays.params.ids().map(|id| {
+            let gradient = learner.arrays.grads.view(id).flatten(0, -1);
+            (learner.arrays.params.name(id).to_owned(), Vec::<f32>::try_from(gradient).unwrap())
         });
         learnt.gradients.push(gradients.collect());
         position = sampler.after(position);
     }
     assert_eq!(position, Position { epoch: 1, step: 1 });
-    let weights = learner.weights.views(learner.weights.slabs()).into_iter();
+    let weights = learner.arrays.weights.views(learner.arrays.weights.slabs()).into_iter();
     learnt.weights =
         weights.map(|(name, view)| (name, Vec::<f32>::try_from(view.detach().flatten(0, -1)).unwrap())).collect();
     Ok(learnt)
@@ -151,8 +152,8 @@ fn ranks_that_record_other_programs_all_hear_of_both() {
 
 /// Elements of moments, average and best weights.
 fn beside(learner: &Learner) -> usize {
-    let moments = learner.optimizer.kept().into_iter().flatten();
-    let arrays = moments.chain(learner.ema.iter().flat_map(|ema| ema.kept())).chain(&learner.best);
+    let moments = learner.arrays.optimizer.kept().into_iter().flatten();
+    let arrays = moments.chain(learner.arrays.ema.iter().flat_map(|ema| ema.kept())).chain(&learner.arrays.best);
     arrays.map(tch::Tensor::numel).sum()
 }
 
@@ -163,17 +164,17 @@ fn a_rank_that_keeps_a_share_makes_and_wants_no_more() {
     let mut config = config(3);
     config.train.bucket_mib = 0.01;
     let spec = ModelSpec::from_meta(Dataset::for_training(&staged).unwrap().staged.0.meta());
-    let bare = || Learner::bare(&config, (&spec, &SubModels::new()), 100, Device::Cpu).unwrap();
-    let all = bare().params.numel() as usize;
+    let bare = || Learner::bare(&config, &spec, &SubModels::new(), 100, Device::Cpu).unwrap();
+    let all = bare().arrays.params.numel() as usize;
     for (strategy, arrays) in [(Strategy::Zero1, 4), (Strategy::Fsdp, 5)] {
         let shares = ranks(3, |group| {
             let mut learner = bare();
             assert_eq!(beside(&learner), 0);
-            learner.divide(group, strategy).unwrap();
-            let own: usize = learner.weights.own().unwrap().iter().map(tch::Tensor::numel).sum();
+            learner.shard(group, configured(strategy).unwrap()).unwrap();
+            let own: usize = learner.arrays.weights.own().unwrap().iter().map(tch::Tensor::numel).sum();
             assert_eq!(beside(&learner), 4 * own, "{strategy:?}");
-            let (_, shared) = learner.wanted().unwrap();
-            assert_eq!(shared.tensors.len(), arrays * learner.params.len(), "{strategy:?}");
+            let (_, shared) = learner.expected().unwrap();
+            assert_eq!(shared.tensors.len(), arrays * learner.arrays.params.len(), "{strategy:?}");
             let wanted: usize = shared.boxes.iter().map(|part| part.tensor.numel()).sum();
             assert!(wanted <= arrays * own, "{strategy:?}");
             (own, wanted)
@@ -186,7 +187,7 @@ fn a_rank_that_keeps_a_share_makes_and_wants_no_more() {
         );
     }
     let mut whole = bare();
-    whole.equip().unwrap();
+    whole.arrays.allocate().unwrap();
     assert!(beside(&whole) >= 4 * all);
 }
 
