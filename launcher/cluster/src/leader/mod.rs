@@ -1,0 +1,1 @@
+//! The services of the leader of a run besides deciding.

@@ -1,0 +1,1 @@
+//! The three machines of a run in virtual time, with faults.

@@ -1,0 +1,1 @@
+//! Messages between the supervisor and node agents.
