@@ -5,7 +5,7 @@ use enn_common::{
     event::EventKind,
     id::WorkerId,
     wire::{
-        message::{Assignment, Standby, ToWorker},
+        message::{Assignment, StagedShard, Standby, ToWorker},
         node_agent::{Epoch, NodeEvent, RunEnding, RunFacts, RunSnapshot, SeatFacts, StopSignal, WorkerFlag},
     },
 };
@@ -36,13 +36,13 @@ pub enum NodeEffect {
     /// Set or clear a flag on a control page.
     SetFlag { worker: WorkerId, flag: WorkerFlag, on: bool },
     /// Give the connected workers their seats, and the others when they connect. The shell fills in the address of the store and the
-    /// number of threads of this node.
+    /// number of threads of this node. A worker that has ended may be among them.
     Seat { round: u64, seats: BTreeMap<WorkerId, Assignment> },
     /// Tell the workers with a seat that their round is over.
     EndRound { reason: String },
     /// Send a message to every worker with a seat.
     Broadcast(Box<ToWorker>),
-    /// Tell a worker to end, and close its connection.
+    /// Tell a worker to end, close its connection, and admit it no more. It may have ended already.
     Disconnect { worker: WorkerId },
     /// Close all connections, and refuse new ones.
     DisconnectAll,
@@ -50,31 +50,32 @@ pub enum NodeEffect {
     SyncBroker { worker: WorkerId },
     /// Read the end of an ended worker's standard error and the kernel that it launched last. Answered by `Evidence`.
     ReadEvidence { worker: WorkerId },
-    /// The worker's page, logs and process are not needed any more.
+    /// The worker's page, logs and process are not needed any more. Its kept snapshots stay until they are written or released.
     Forget { worker: WorkerId },
     /// Make the logs of a worker appear in this directory, too.
     LinkLogs { worker: WorkerId, logs: PathBuf },
-    /// Write a worker's snapshot as a shard. Answered by `SnapshotWritten`.
+    /// Write a worker's snapshot as a shard, then give the worker its memory back. Answered by `SnapshotWritten`.
     Persist { worker: WorkerId, ticket: u64, dir: PathBuf, rank: u32 },
     /// Give a worker the memory of its snapshot back.
     Release { worker: WorkerId, ticket: u64 },
-    /// Keep a snapshot that the worker reported; `shard` says where it is.
-    Keep { worker: WorkerId, shard: Box<enn_common::wire::message::StagedShard> },
+    /// Keep a snapshot that the worker reported; `shard` says where it is. The worker's end does not change it.
+    Keep { worker: WorkerId, shard: Box<StagedShard> },
     /// Write what the living workers are doing. Answered by `StacksCollected`.
     CollectStacks { round: u64 },
-    /// Read the control pages of all living workers. Answered by `Pages`.
+    /// Read the control pages of all workers that were started and have not been reaped. Answered by `Pages`.
     ReadPages,
     /// Neither receive nor send anything for this time.
     CutLink { time: Duration },
-    /// Join the membership again.
+    /// Join the membership again. The node that leads does that as its supervisor says.
     RejoinMembership,
     /// Leave the membership.
     LeaveMembership { why: String },
-    /// Tell the membership that this node's work is done.
+    /// Tell the membership that this node's work is done. Comes before `End`; the shell waits a moment for the membership to hear it.
     FinishMembership { epoch: Epoch },
-    /// Lead the run from this snapshot. The node state goes on as the leader's own.
+    /// Lead the run from this snapshot: make a supervisor with `Supervisor::take_over`. The node state goes on as the leader's own, and
+    /// what it reports from now on is for that supervisor.
     Lead { epoch: Epoch, members: Vec<NodeId>, snapshot: Box<RunSnapshot>, facts: RunFacts },
-    /// The run is over on this node, and no worker lives.
+    /// The run is over on this node, and no worker lives but those that survived SIGKILL. Last effect.
     End(NodeEnd),
 }
 

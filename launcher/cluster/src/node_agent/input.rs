@@ -3,11 +3,9 @@
 use crate::{rendezvous::NodeId, supervisor::MembershipEnd};
 use enn_broker::BrokerEvent;
 use enn_common::{
-    id::WorkerId,
-    wire::node_agent::{
-        Epoch, NodeCommand, StopSignal, WorkerEvidence, WorkerExit, WorkerProgress, WriteFailure,
-    },
     checkpoint::table::ShardTable,
+    id::WorkerId,
+    wire::node_agent::{Epoch, NodeCommand, StopSignal, WorkerEvidence, WorkerExit, WorkerProgress, WriteFailure},
 };
 use std::path::PathBuf;
 
@@ -16,14 +14,15 @@ use std::path::PathBuf;
 pub enum NodeInput {
     /// The deadline has come.
     Tick,
-    /// The node takes part in the membership `epoch`, whose leader can be reached.
+    /// The node takes part in the membership `epoch`, whose leader can be reached. Comes in each new epoch, also on the node that leads
+    /// already, and before any command of that epoch.
     LeaderFound { epoch: Epoch },
-    /// This node leads the membership `epoch` from now on.
+    /// The leader is gone, and this node leads the membership `epoch` from now on. A node that leads already takes it for `LeaderFound`.
     BecameLeader { epoch: Epoch, members: Vec<NodeId> },
     /// The members have to agree again; the leader is still there.
     MembershipReopened,
-    /// The leader cannot be reached. `left`: it said that it leaves the run.
-    LeaderLost { reason: String, left: bool },
+    /// The leader cannot be reached, or has left the run.
+    LeaderLost { reason: String },
     /// The run is over for the membership.
     MembershipOver(MembershipEnd),
     /// Why the nodes do not agree yet.
@@ -36,13 +35,13 @@ pub enum NodeInput {
     Spawned { worker: WorkerId, pid: u32 },
     /// Answer to `Spawn`.
     SpawnFailed { worker: WorkerId, error: String },
-    /// A worker process ended and was reaped.
+    /// A worker process ended and was reaped, after what it left in its process group was killed.
     Exited { worker: WorkerId, exit: WorkerExit },
     /// Answer to `ReadEvidence`.
     Evidence { worker: WorkerId, evidence: WorkerEvidence },
     /// The broker reports.
     Broker(BrokerEvent),
-    /// Answer to `ReadPages`: pages of all living workers.
+    /// Answer to `ReadPages`: pages of all workers that were started and have not been reaped.
     Pages(Vec<WorkerProgress>),
     /// A signal asks this node to stop.
     Signal(StopSignal),
