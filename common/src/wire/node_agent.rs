@@ -188,6 +188,8 @@ impl StopSignal {
 pub struct RunSnapshot {
     /// Epoch of the leader that wrote it.
     pub epoch: Epoch,
+    /// How often the lead has changed. It is part of the names of the workers that the leader starts.
+    pub term: u32,
     /// Number of the round that begins, and the name of its attempt.
     pub round: u64,
     pub attempt: String,

@@ -241,7 +241,7 @@ impl Worker {
         self.rank = assignment.rank;
         self.place = format!("{}.{}", self.round, self.rank);
         self.split = assignment.split;
-        if let WorkerTask::Train { attempt, .. } = assignment.task {
+        if let WorkerTask::Train { attempt, .. } | WorkerTask::Save { attempt } = assignment.task {
             self.attempt = attempt;
         }
         self.send(&FromWorker::Entered { round: self.round });

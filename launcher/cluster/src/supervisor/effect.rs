@@ -92,6 +92,8 @@ pub enum RunEnd {
     Stopped(StopSignal),
     /// The run failed; `cause` is the first failure of the last round and why no other round followed.
     Failed { cause: String },
+    /// The checkpoints of the run cannot be looked at.
+    CheckpointsUnusable { error: String, none_whole: bool },
     /// Another node leads the run now.
     HandedOff,
 }
@@ -108,7 +110,7 @@ pub struct RunOutcome {
     pub metrics: Option<BTreeMap<String, Metrics>>,
     /// Step and directory of the newest checkpoint committed or found.
     pub checkpoint: Option<(u64, PathBuf)>,
-    /// Why the last state of training is in no checkpoint, when it is in none.
+    /// Why the last state of training is in no checkpoint, when it is in none; also after a stop, where that is no error.
     pub unsaved: Option<String>,
     /// Workers that survived SIGKILL, as host and process number.
     pub unkillable: Vec<(String, u32)>,
