@@ -87,9 +87,7 @@ impl Rendezvous {
                 let coordinator = Coordinator::new(now, state, Arc::clone(&settings), store, guests);
                 (Seat::Host(Box::new(coordinator)), None)
             }
-            Opened::Guest { at, standby } => {
-                (Seat::Seeking(Box::new(Search::endpoint(now, at, settings.join_timeout))), standby)
-            }
+            Opened::Guest { at, standby } => (Seat::seeking(Search::endpoint(now, at, settings.join_timeout)), standby),
         };
         let (closing, closed) = crossbeam_channel::bounded::<()>(0);
         let member = Member {

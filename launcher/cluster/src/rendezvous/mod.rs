@@ -13,7 +13,7 @@ mod member;
 mod news;
 mod pipe;
 mod policy;
-mod seek;
+pub(crate) mod seek;
 mod settings;
 mod state;
 mod unread;
