@@ -10,11 +10,33 @@ use std::{collections::BTreeMap, time::Duration};
 /// Longest time in which the leader hears nothing of the pages, so that it knows that the node agent lives.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
+/// A sign of progress that is newer by less than this is the same one, read at another moment.
+const HEARTBEAT_DIFFERENCE_MIN: Duration = Duration::from_millis(10);
+
+/// A control page as it was sent.
+#[derive(Debug, Clone, Copy)]
+struct SentPage {
+    page: WorkerProgress,
+    at: Duration,
+}
+
+impl SentPage {
+    /// Returns whether the worker is where it was.
+    fn is_same(&self, page: &WorkerProgress) -> bool {
+        WorkerProgress { idle: page.idle, ..self.page } == *page
+    }
+
+    /// Returns whether the worker gave a sign of progress since then.
+    fn is_older(&self, page: &WorkerProgress, now: Duration) -> bool {
+        page.idle + HEARTBEAT_DIFFERENCE_MIN < self.page.idle + now.saturating_sub(self.at)
+    }
+}
+
 /// Control pages as the leader knows them.
 #[derive(Debug)]
 pub(super) struct PageWatch {
     period: Duration,
-    sent: BTreeMap<WorkerId, WorkerProgress>,
+    sent: BTreeMap<WorkerId, SentPage>,
     read_at: Duration,
     /// Time by which the leader hears of the pages, changed or not.
     report_by: Duration,
@@ -37,20 +59,20 @@ impl PageWatch {
         self.sent.remove(&worker);
     }
 
-    /// Reports the pages that changed, or that the node lives.
-    pub(super) fn on_pages(&mut self, now: Duration, pages: Vec<WorkerProgress>, list: &mut EffectList<'_>) {
-        let mut changed = Vec::new();
-        for page in pages {
-            let is_same = |sent: &WorkerProgress| WorkerProgress { idle: page.idle, ..*sent } == page;
-            if !self.sent.get(&page.worker).is_some_and(is_same) {
-                self.sent.insert(page.worker, page);
-                changed.push(page);
-            }
+    /// Reports the pages of workers that went on, and every second those of workers that only gave a sign of progress, or none: then the
+    /// node lives.
+    pub(super) fn on_pages(&mut self, now: Duration, mut pages: Vec<WorkerProgress>, list: &mut EffectList<'_>) {
+        let is_same = |page: &WorkerProgress| self.sent.get(&page.worker).is_some_and(|sent| sent.is_same(page));
+        if now < self.report_by && pages.iter().all(is_same) {
+            return;
         }
-        if !changed.is_empty() || now >= self.report_by {
-            list.report(NodeEvent::Progress(changed));
-            self.report_by = now + SILENCE_MAX;
-        }
+        pages.retain(|page| {
+            let sent = self.sent.get(&page.worker);
+            sent.is_none_or(|sent| !sent.is_same(page) || sent.is_older(page, now))
+        });
+        self.sent.extend(pages.iter().map(|page| (page.worker, SentPage { page: *page, at: now })));
+        self.report_by = now + SILENCE_MAX;
+        list.report(NodeEvent::Progress(pages));
     }
 
     /// Reads the pages when it is time, or says that the node without workers lives. Called while there is a leader.

@@ -564,11 +564,16 @@ fn pages_are_reported_when_they_change_and_every_second() {
     // A worker that has ended meanwhile has no page.
     let pages = vec![page(WORKER, 1), page(WorkerId(99), 1)];
     assert_eq!(read(&mut node, pages), report(vec![page(WORKER, 1)]));
-    let idle = WorkerProgress { idle: SECOND, ..page(WORKER, 1) };
-    for _ in 0..19 {
-        assert_eq!(read(&mut node, vec![idle]), []);
+    let idle = |idle| WorkerProgress { idle, ..page(WORKER, 1) };
+    for n in 1..20 {
+        assert_eq!(read(&mut node, vec![idle(n * step)]), []);
     }
-    assert_eq!(read(&mut node, vec![idle]), report(Vec::new()));
+    assert_eq!(read(&mut node, vec![idle(20 * step)]), report(Vec::new()));
+    // A sign of progress within a step is told, too, but not at once.
+    for n in 0..19 {
+        assert_eq!(read(&mut node, vec![idle(n * step)]), []);
+    }
+    assert_eq!(read(&mut node, vec![idle(19 * step)]), report(vec![idle(19 * step)]));
     assert_eq!(read(&mut node, vec![page(WORKER, 2)]), report(vec![page(WORKER, 2)]));
     // Another leader has seen nothing.
     node.finds_leader(1);
