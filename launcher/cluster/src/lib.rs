@@ -5,6 +5,7 @@
 
 pub mod agent;
 pub mod group;
+pub mod launch;
 pub mod leader;
 pub mod node_agent;
 pub mod rendezvous;

@@ -4,12 +4,14 @@
 //! Arguments: run directory, world, max restarts, grace in seconds, the fake worker; then key=value: policy (restart unless
 //! given), min, most, spares, hang (seconds), window (seconds between looks for stragglers), regroup (seconds to leave a round
 //! together), evict (true), fails (commits that fail first). The script comes by `ENN_FAKE_SCRIPT`.
+//! With `ENN_TEST_SUPERVISOR` the supervisor of `enn_cluster::launch` is tested instead of `agent`.
 
 #![expect(clippy::disallowed_methods, reason = "a test program ends with the code it tests")]
 #![expect(clippy::unwrap_used, reason = "a test program fails by panicking")]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test program reports on its standard streams")]
 
 use enn_cluster::agent::{AgentSpec, Checkpoints, Committed, Ended, Job, ShardSet, Signal, WorkerSpec};
+use enn_cluster::launch;
 use enn_common::{
     config::train::{Device, Recovery},
     event::Event,
@@ -51,6 +53,66 @@ impl Checkpoints for Renames {
         let path = self.0.join(format!("step-{:08}", shards.step));
         fs::rename(&shards.dir, &path)?;
         Ok(Committed { step: shards.step, path, bytes: 5, metric: shards.metric })
+    }
+}
+
+impl launch::Checkpoints for Renames {
+    fn prepare(&mut self) -> Result<Option<launch::FoundCheckpoint>, Failure> {
+        let found = Checkpoints::prepare(self)?;
+        Ok(found.map(|found| launch::FoundCheckpoint { step: found.step, path: found.path }))
+    }
+
+    fn commit(&mut self, shards: &launch::CompleteCheckpoint) -> Result<launch::CommittedCheckpoint, Failure> {
+        if let Some(left) = self.1.checked_sub(1) {
+            self.1 = left;
+            return Err("the disk is full".into());
+        }
+        let path = self.0.join(format!("step-{:08}", shards.step));
+        fs::rename(&shards.dir, &path)?;
+        Ok(launch::CommittedCheckpoint { path, bytes: 5, metric: shards.metric })
+    }
+}
+
+/// Runs the new supervisor; returns the exit code.
+fn launch(spec: AgentSpec, fails: u32, print: &mut dyn FnMut(enn_common::event::EventKind)) -> i32 {
+    let spec = launch::AgentSpec {
+        worker: spec.worker,
+        workers: spec.world,
+        workers_min: spec.workers_min,
+        workers_max: spec.workers_most,
+        on_failure: spec.policy,
+        spares: spec.spares,
+        evict_stragglers: spec.evict_stragglers,
+        straggler_window: spec.straggler_window,
+        regroup_wait: spec.regroup_wait,
+        hang_timeout: spec.hang_timeout,
+        host: spec.host,
+        run_dir: spec.run_dir,
+        lock: None,
+        first_round: 0,
+        job: launch::RunJob::Train { staged: "/staged".into(), init: None, config: String::new() },
+        max_restarts: spec.max_restarts,
+        grace: spec.grace,
+        socket_parent: spec.socket_parent,
+        handle_signals: spec.handle_signals,
+    };
+    let checkpoints = Box::new(Renames(spec.run_dir.join("checkpoints"), fails));
+    match launch::run(&spec, checkpoints, print) {
+        Ok(outcome) => match outcome.end {
+            launch::RunEnd::Finished => 0,
+            launch::RunEnd::Stopped(launch::StopSignal::Interrupt) => 130,
+            launch::RunEnd::Stopped(launch::StopSignal::Terminate) => 143,
+            launch::RunEnd::Stopped(launch::StopSignal::TimeLimit) => 138,
+            launch::RunEnd::Failed { cause } => {
+                eprintln!("{cause}");
+                1
+            }
+            other => panic!("{other:?}"),
+        },
+        Err(error) => {
+            eprintln!("{error}");
+            4
+        }
     }
 }
 
@@ -96,6 +158,9 @@ fn main() {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
         println!("{}", serde_json::to_string(&Event { time, what }).unwrap());
     };
+    if std::env::var_os("ENN_TEST_SUPERVISOR").is_some() {
+        std::process::exit(launch(spec, fails, &mut print));
+    }
     let outcome = enn_cluster::agent::run(&spec, Box::new(Renames(run_dir.join("checkpoints"), fails)), &mut print);
     let code = match outcome {
         Ok(outcome) => match outcome.ended {

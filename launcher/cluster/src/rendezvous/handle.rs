@@ -42,6 +42,7 @@ pub struct Rendezvous {
     news: Receiver<News>,
     /// One more than the last round that was told.
     seen: AtomicU64,
+    own: NodeId,
     is_host: bool,
     silence_max: Duration,
     shared: Shared,
@@ -121,7 +122,7 @@ impl Rendezvous {
         let commands = to_self;
         let seen = AtomicU64::new(0);
         let thread = Some(thread);
-        Ok(Self { commands, waker, news, seen, is_host, silence_max, shared, closed, thread })
+        Ok(Self { commands, waker, news, seen, own, is_host, silence_max, shared, closed, thread })
     }
 
     /// Readable when news wait. Call `clear` before draining `news`.
@@ -202,6 +203,11 @@ impl Rendezvous {
     /// more. Letters that it sent before come before.
     pub fn bequeath(&self) {
         self.tell(Command::Bequeath);
+    }
+
+    /// Returns the name of this node's agent.
+    pub fn node(&self) -> NodeId {
+        self.own
     }
 
     /// Whether this node hosts the rendezvous from the beginning.
