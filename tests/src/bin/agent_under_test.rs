@@ -3,7 +3,7 @@
 //!
 //! Arguments: run directory, world, max restarts, grace in seconds, the fake worker; then key=value: policy (restart unless
 //! given), min, most, spares, hang (seconds), window (seconds between looks for stragglers), regroup (seconds to leave a round
-//! together), evict (true), fails (commits that fail first). The script comes by `ENN_FAKE_SCRIPT`.
+//! together), evict (true), fails (commits that fail first; `always`: each hangs). The script comes by `ENN_FAKE_SCRIPT`.
 //! With `ENN_TEST_SUPERVISOR` the supervisor of `enn_cluster::launch` is tested instead of `agent`.
 
 #![expect(clippy::disallowed_methods, reason = "a test program ends with the code it tests")]
@@ -19,14 +19,33 @@ use enn_common::{
 };
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Where, and how many commits fail first.
-struct Renames(PathBuf, u32);
+/// Where, and how many commits fail first; `None`: each hangs.
+struct Renames(PathBuf, Option<u32>);
+
+impl Renames {
+    /// Makes the shards of a step a checkpoint.
+    fn rename(&mut self, step: u64, shards: &Path) -> Result<PathBuf, Failure> {
+        let fails = loop {
+            match &mut self.1 {
+                Some(fails) => break fails,
+                None => std::thread::park(),
+            }
+        };
+        if let Some(left) = fails.checked_sub(1) {
+            *fails = left;
+            return Err("the disk is full".into());
+        }
+        let path = self.0.join(format!("step-{step:08}"));
+        fs::rename(shards, &path)?;
+        Ok(path)
+    }
+}
 
 impl Checkpoints for Renames {
     fn prepare(&mut self) -> Result<Option<Committed>, Failure> {
@@ -46,12 +65,7 @@ impl Checkpoints for Renames {
     }
 
     fn commit(&mut self, shards: &ShardSet) -> Result<Committed, Failure> {
-        if let Some(left) = self.1.checked_sub(1) {
-            self.1 = left;
-            return Err("the disk is full".into());
-        }
-        let path = self.0.join(format!("step-{:08}", shards.step));
-        fs::rename(&shards.dir, &path)?;
+        let path = self.rename(shards.step, &shards.dir)?;
         Ok(Committed { step: shards.step, path, bytes: 5, metric: shards.metric })
     }
 }
@@ -63,18 +77,13 @@ impl launch::Checkpoints for Renames {
     }
 
     fn commit(&mut self, shards: &launch::CompleteCheckpoint) -> Result<launch::CommittedCheckpoint, Failure> {
-        if let Some(left) = self.1.checked_sub(1) {
-            self.1 = left;
-            return Err("the disk is full".into());
-        }
-        let path = self.0.join(format!("step-{:08}", shards.step));
-        fs::rename(&shards.dir, &path)?;
+        let path = self.rename(shards.step, &shards.dir)?;
         Ok(launch::CommittedCheckpoint { path, bytes: 5, metric: shards.metric })
     }
 }
 
 /// Runs the new supervisor; returns the exit code.
-fn launch(spec: AgentSpec, fails: u32, print: &mut dyn FnMut(enn_common::event::EventKind)) -> i32 {
+fn launch(spec: AgentSpec, fails: Option<u32>, print: &mut dyn FnMut(enn_common::event::EventKind)) -> i32 {
     let spec = launch::AgentSpec {
         worker: spec.worker,
         workers: spec.world,
@@ -124,7 +133,10 @@ fn main() {
         options.iter().filter_map(|option| option.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value)
     };
     let world: u32 = world.parse().unwrap();
-    let fails = option("fails").map_or(0, |text| text.parse().unwrap());
+    let fails = match option("fails") {
+        Some("always") => None,
+        fails => Some(fails.map_or(0, |text| text.parse().unwrap())),
+    };
     let spec = AgentSpec {
         worker: WorkerSpec {
             program: worker.into(),

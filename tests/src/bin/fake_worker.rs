@@ -58,6 +58,8 @@ struct Worker {
     round: u64,
     rank: u32,
     attempt: String,
+    /// It is to save where it stands, and to do no step.
+    saves: bool,
     /// Into so many its micro-batches are cut.
     split: u32,
     /// Percent of its time that it says it waits for others.
@@ -90,6 +92,7 @@ fn main() {
         round: round.map_or(0, |round| round.parse().unwrap()),
         rank: rank.parse().unwrap_or(0),
         attempt: String::new(),
+        saves: false,
         split: 0,
         waits: 0,
         grandchild: None,
@@ -149,6 +152,13 @@ impl Worker {
             "done" | "stopped" => self.send(&FromWorker::Done { stopped: name == "stopped" }),
             "failed" => self.send(&FromWorker::Failed { error: argument.into() }),
             "shard" | "staged" => self.save(name, argument.parse().unwrap()),
+            "saves" if self.saves => {
+                self.shard(argument.parse().unwrap());
+                self.send(&FromWorker::Done { stopped: true });
+                std::process::exit(0);
+            }
+            // It is to train.
+            "saves" => {}
             "stderr" => std::io::stderr().write_all(format!("{argument}\n").as_bytes()).unwrap(),
             "exit" => std::process::exit(argument.parse().unwrap()),
             "kill" => raise(argument.parse::<Signal>().unwrap()).unwrap(),
@@ -241,6 +251,7 @@ impl Worker {
         self.rank = assignment.rank;
         self.place = format!("{}.{}", self.round, self.rank);
         self.split = assignment.split;
+        self.saves = matches!(assignment.task, WorkerTask::Save { .. });
         if let WorkerTask::Train { attempt, .. } | WorkerTask::Save { attempt } = assignment.task {
             self.attempt = attempt;
         }

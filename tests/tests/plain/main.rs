@@ -5,6 +5,7 @@ mod agent;
 mod control;
 mod crash;
 mod frozen;
+mod known_faults;
 mod measured;
 mod preload;
 mod reform;
