@@ -283,7 +283,7 @@ fn last_step(events: &[Event]) -> u64 {
 #[ignore = "0.1 does one more step with fewer workers, which changes the bits"]
 fn a_stop_at_any_moment_of_a_recovery_keeps_the_newest_state_and_every_bit() {
     let expected = undisturbed(2, &[]);
-    for wait_ms in [0, 30, 100, 300, 1000] {
+    for wait_ms in [0, 30, 100, 300] {
         let runs = tempfile::tempdir().unwrap();
         let mut run = train(runs.path(), 2, &["--set", "train.checkpoint_every=100000"]);
         while last_step(&run.seen) < 16 {
