@@ -18,7 +18,6 @@ use crossbeam_channel::{Sender, bounded, unbounded};
 use enn_common::{event::EventKind, wire::node_agent::RunFacts};
 
 /// Order to lead a run whose leader is gone; [`succeed`] carries it out.
-#[derive(Debug)]
 pub struct TakeOver {
     /// The run.
     pub facts: RunFacts,
