@@ -4,14 +4,14 @@
 //! Arguments: run directory, world, max restarts, grace in seconds, the fake worker; then key=value: policy (restart unless
 //! given), min, most, spares, hang (seconds), window (seconds between looks for stragglers), regroup (seconds to leave a round
 //! together), evict (true), fails (commits that fail first; `always`: each hangs). The script comes by `ENN_FAKE_SCRIPT`.
-//! With `ENN_TEST_SUPERVISOR` the supervisor of `enn_cluster::launch` is tested instead of `agent`.
+//! With `ENN_TEST_SUPERVISOR` the supervisor of `enn_cluster::supervise` is tested instead of `agent`.
 
 #![expect(clippy::disallowed_methods, reason = "a test program ends with the code it tests")]
 #![expect(clippy::unwrap_used, reason = "a test program fails by panicking")]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test program reports on its standard streams")]
 
 use enn_cluster::agent::{AgentSpec, Checkpoints, Committed, Ended, Job, ShardSet, Signal, WorkerSpec};
-use enn_cluster::launch;
+use enn_cluster::supervise;
 use enn_common::{
     config::train::{Device, Recovery},
     event::Event,
@@ -70,21 +70,21 @@ impl Checkpoints for Renames {
     }
 }
 
-impl launch::Checkpoints for Renames {
-    fn prepare(&mut self) -> Result<Option<launch::FoundCheckpoint>, Failure> {
+impl supervise::Checkpoints for Renames {
+    fn prepare(&mut self) -> Result<Option<supervise::FoundCheckpoint>, Failure> {
         let found = Checkpoints::prepare(self)?;
-        Ok(found.map(|found| launch::FoundCheckpoint { step: found.step, path: found.path }))
+        Ok(found.map(|found| supervise::FoundCheckpoint { step: found.step, path: found.path }))
     }
 
-    fn commit(&mut self, shards: &launch::CompleteCheckpoint) -> Result<launch::CommittedCheckpoint, Failure> {
+    fn commit(&mut self, shards: &supervise::CompleteCheckpoint) -> Result<supervise::CommittedCheckpoint, Failure> {
         let path = self.rename(shards.step, &shards.dir)?;
-        Ok(launch::CommittedCheckpoint { path, bytes: 5, metric: shards.metric })
+        Ok(supervise::CommittedCheckpoint { path, bytes: 5, metric: shards.metric })
     }
 }
 
 /// Runs the new supervisor; returns the exit code.
 fn launch(spec: AgentSpec, fails: Option<u32>, print: &mut dyn FnMut(enn_common::event::EventKind)) -> i32 {
-    let spec = launch::AgentSpec {
+    let spec = supervise::AgentSpec {
         worker: spec.worker,
         workers: spec.world,
         workers_min: spec.workers_min,
@@ -99,20 +99,20 @@ fn launch(spec: AgentSpec, fails: Option<u32>, print: &mut dyn FnMut(enn_common:
         run_dir: spec.run_dir,
         lock: None,
         first_round: 0,
-        job: launch::RunJob::Train { staged: "/staged".into(), init: None, config: String::new() },
+        job: supervise::RunJob::Train { staged: "/staged".into(), init: None, config: String::new() },
         max_restarts: spec.max_restarts,
         grace: spec.grace,
         socket_parent: spec.socket_parent,
         handle_signals: spec.handle_signals,
     };
     let checkpoints = Box::new(Renames(spec.run_dir.join("checkpoints"), fails));
-    match launch::run(&spec, checkpoints, print) {
+    match supervise::run(&spec, checkpoints, print) {
         Ok(outcome) => match outcome.end {
-            launch::RunEnd::Finished => 0,
-            launch::RunEnd::Stopped(launch::StopSignal::Interrupt) => 130,
-            launch::RunEnd::Stopped(launch::StopSignal::Terminate) => 143,
-            launch::RunEnd::Stopped(launch::StopSignal::TimeLimit) => 138,
-            launch::RunEnd::Failed { cause } => {
+            supervise::RunEnd::Finished => 0,
+            supervise::RunEnd::Stopped(supervise::StopSignal::Interrupt) => 130,
+            supervise::RunEnd::Stopped(supervise::StopSignal::Terminate) => 143,
+            supervise::RunEnd::Stopped(supervise::StopSignal::TimeLimit) => 138,
+            supervise::RunEnd::Failed { cause } => {
                 eprintln!("{cause}");
                 1
             }
