@@ -491,10 +491,10 @@ impl NodeState {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.stop.get_or_insert(first);
         }
-        let takes_part = self.is_leading || !matches!(self.run, RunKnowledge::Unknown);
-        if self.leader.is_some() && takes_part {
+        let takes_part = self.leader.is_some() && !matches!(self.run, RunKnowledge::Unknown);
+        if self.is_leading || takes_part {
             list.report(NodeEvent::Signal { signal, second });
-        } else if !self.is_leading && (second || self.snapshot.is_none()) {
+        } else if second || self.snapshot.is_none() {
             self.leave(now, first, list);
         }
         self.await_leader(now);
