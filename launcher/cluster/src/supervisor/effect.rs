@@ -1,6 +1,6 @@
 //! Effects that the supervisor asks for. They are carried out in order; a crash may cut the list anywhere.
 
-use super::checkpoint_ledger::CompleteCheckpoint;
+use super::complete_checkpoint::CompleteCheckpoint;
 use crate::rendezvous::NodeId;
 use enn_common::{
     event::EventKind,
