@@ -27,7 +27,7 @@ use std::{
 };
 
 /// Longest wait at the end for what is under way. The supervisor has waited for commits before; this one is for a disk that hangs.
-const END_WAIT_MAX: Duration = Duration::from_secs(60);
+const END_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Longest wait of a commit for the events before it to be in the journal.
 const JOURNAL_WAIT_MAX: Duration = Duration::from_secs(10);
 

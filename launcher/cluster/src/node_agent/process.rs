@@ -18,7 +18,7 @@ use std::{
     os::fd::BorrowedFd,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// A worker process.
@@ -134,9 +134,10 @@ impl WorkerProcess {
 
     /// Reaps the process if it has ended, after killing what it left in its group. The end is at most `late` old.
     pub(super) fn reap(&mut self, guard: &mut Guard, late: Duration) -> Option<WorkerExit> {
+        let began = Instant::now();
         let exit = self.process.reap(guard)?;
         let (code, signal) = exit.code_or_signal();
-        Some(WorkerExit { code, signal, late, page: self.progress() })
+        Some(WorkerExit { code, signal, late: late + began.elapsed(), page: self.progress() })
     }
 
     /// Returns whether the process ended with code 0.

@@ -49,6 +49,8 @@ use std::{
 const JOBS_END_MAX: Duration = Duration::from_secs(2);
 /// Longest wait for processes that were sent SIGKILL at the end.
 const KILLED_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Broker events that are read before anything else is looked at: a worker that floods the broker must not hide a signal.
+const BROKER_EVENTS_MAX: usize = 1024;
 /// Time for the tools that read stacks.
 const STACKS_WAIT_MAX: Duration = Duration::from_secs(20);
 
@@ -110,6 +112,8 @@ pub(crate) struct NodeShell {
     /// Ends after the processes, which are connected to it.
     processes: BTreeMap<WorkerId, WorkerProcess>,
     broker: Broker,
+    /// More events of the broker may wait, of which its descriptor says nothing.
+    has_broker_events: bool,
     rendezvous: Option<Rc<Rendezvous>>,
     store: Option<StoreAddress>,
     run_dir: Option<PathBuf>,
@@ -132,6 +136,7 @@ impl NodeShell {
             signals,
             processes: BTreeMap::new(),
             broker,
+            has_broker_events: false,
             rendezvous,
             store,
             run_dir,
@@ -162,6 +167,11 @@ impl NodeShell {
         signals.chain(living).chain(own)
     }
 
+    /// Returns a source that is to be read without waiting, though its descriptor may not be ready.
+    pub(crate) fn unread(&self) -> Option<NodeSource> {
+        self.has_broker_events.then_some(NodeSource::Broker)
+    }
+
     /// Reads a descriptor that became ready. The end of a process is at most `late` old.
     pub(crate) fn read(&mut self, source: NodeSource, late: Duration, inputs: &mut Vec<NodeInput>) {
         match source {
@@ -170,14 +180,16 @@ impl NodeShell {
                 inputs.extend(signals.iter().map(|signal| NodeInput::Signal(StopSignal::named(signal.as_str()))));
             }
             NodeSource::Process(worker) => {
-                let began = Instant::now();
                 let Some(process) = self.processes.get_mut(&worker) else { return };
-                let exit = process.reap(&mut self.guard, late + began.elapsed());
+                let exit = process.reap(&mut self.guard, late);
                 inputs.extend(exit.map(|exit| NodeInput::Exited { worker, exit }));
             }
             NodeSource::Broker => {
                 self.broker.clear_wake();
-                inputs.extend(std::iter::from_fn(|| self.broker.event()).map(NodeInput::Broker));
+                let before = inputs.len();
+                let events = std::iter::from_fn(|| self.broker.event()).take(BROKER_EVENTS_MAX);
+                inputs.extend(events.map(NodeInput::Broker));
+                self.has_broker_events = inputs.len() - before == BROKER_EVENTS_MAX;
             }
             NodeSource::Answers => {
                 for answer in self.answers.take() {

@@ -347,6 +347,8 @@ impl<'a> OwnerLoop<'a> {
     }
 
     fn ready(&self, deadline: Option<Instant>) -> Result<Vec<Source>, AgentError> {
+        let unread = self.shell.unread().map(Source::Node);
+        let deadline = if unread.is_some() { Some(Instant::now()) } else { deadline };
         let mut watched: Vec<(Source, BorrowedFd<'_>)> =
             self.shell.descriptors().map(|(source, fd)| (Source::Node(source), fd)).collect();
         watched.extend(self.rendezvous.iter().map(|rendezvous| (Source::Membership, rendezvous.fd())));
@@ -357,8 +359,9 @@ impl<'a> OwnerLoop<'a> {
         let mut fds: Vec<PollFd<'_>> = watched.iter().map(|(_, fd)| PollFd::new(*fd, PollFlags::POLLIN)).collect();
         wait_ready(&mut fds, deadline).map_err(|source| AgentError::System { what: "wait for events", source })?;
         let ready = watched.iter().zip(&fds).filter(|(_, fd)| fd.any().unwrap_or(false));
-        let mut ready: Vec<Source> = ready.map(|((source, _), _)| *source).collect();
+        let mut ready: Vec<Source> = ready.map(|((source, _), _)| *source).chain(unread).collect();
         ready.sort_unstable();
+        ready.dedup();
         Ok(ready)
     }
 }

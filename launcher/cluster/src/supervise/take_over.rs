@@ -81,3 +81,134 @@ pub fn succeed(
     }
     usable(outcome.recv().unwrap_or(Err(AgentError::LeadLost))?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        leader::CheckpointFailure,
+        node_agent::background::Inbox,
+        supervisor::{
+            CompleteCheckpoint,
+            effect::RunEnd,
+            input::{CommittedCheckpoint, FoundCheckpoint},
+            settings::RunJob,
+        },
+    };
+    use enn_common::config::train::{Device, Recovery};
+    use enn_process::WorkerSpec;
+    use std::time::Duration;
+
+    struct NoCheckpoints;
+
+    impl Checkpoints for NoCheckpoints {
+        fn prepare(&mut self) -> Result<Option<FoundCheckpoint>, CheckpointFailure> {
+            Ok(None)
+        }
+
+        fn commit(&mut self, _: &CompleteCheckpoint) -> Result<CommittedCheckpoint, CheckpointFailure> {
+            Err("nothing is committed here".into())
+        }
+    }
+
+    fn spec() -> AgentSpec {
+        AgentSpec {
+            worker: WorkerSpec {
+                program: "/nowhere".into(),
+                args: Vec::new(),
+                library_dir: None,
+                library_path: None,
+                device: Device::Cpu,
+                threads: 1,
+                sleeps: true,
+                repeatable_products: false,
+            },
+            workers: 1,
+            workers_min: 1,
+            workers_max: 1,
+            on_failure: Recovery::Restart,
+            spares: 0,
+            evict_stragglers: false,
+            straggler_window: Duration::from_secs(1),
+            regroup_wait: Duration::from_secs(1),
+            hang_timeout: None,
+            host: "here".into(),
+            run_dir: "/run".into(),
+            lock: None,
+            first_round: 0,
+            job: RunJob::Init { meta: "/meta".into() },
+            max_restarts: 0,
+            grace: Duration::from_secs(1),
+            socket_parent: "/tmp".into(),
+            handle_signals: false,
+        }
+    }
+
+    fn order(inbox: &Inbox<Prepared>) -> TakeOver {
+        let facts = RunFacts { run_dir: "/run".into(), config: String::new(), staged: "/staged".into() };
+        TakeOver::new(facts, inbox.sender())
+    }
+
+    fn outcome() -> RunOutcome {
+        RunOutcome {
+            end: RunEnd::Finished,
+            restarts: 0,
+            rounds: 1,
+            metrics: None,
+            checkpoint: None,
+            unsaved: None,
+            unkillable: Vec::new(),
+            chunks: Vec::new(),
+        }
+    }
+
+    /// The result of a thread that leads, and the events that it recorded. `lead` is the owner loop.
+    fn led(lead: impl FnOnce(PreparedLeader)) -> (Result<RunOutcome, AgentError>, Vec<EventKind>) {
+        let inbox = Inbox::new().unwrap();
+        let order = order(&inbox);
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                let mut events = Vec::new();
+                let result = succeed(&spec(), Box::new(NoCheckpoints), &mut |event| events.push(event), order);
+                (result, events)
+            });
+            let prepared = loop {
+                match inbox.take().pop() {
+                    Some(Prepared::Ready(leader)) => break leader,
+                    Some(Prepared::Failed) => panic!("it gave up"),
+                    None => std::thread::yield_now(),
+                }
+            };
+            lead(*prepared);
+            thread.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn a_thread_records_the_events_in_order_and_returns_the_outcome() {
+        let warned = |number: u32| EventKind::Warned { message: number.to_string() };
+        let (result, events) = led(|leader| {
+            let (done, flushed) = bounded(1);
+            leader.journal.send(JournalMessage::Event(warned(1))).unwrap();
+            leader.journal.send(JournalMessage::Flush(done)).unwrap();
+            flushed.recv().unwrap();
+            leader.journal.send(JournalMessage::Event(warned(2))).unwrap();
+            leader.outcome.send(Ok(outcome())).unwrap();
+        });
+        assert_eq!((result.unwrap(), events), (outcome(), vec![warned(1), warned(2)]));
+    }
+
+    #[test]
+    fn both_sides_hear_of_the_others_end() {
+        let (result, events) = led(drop);
+        assert!(matches!(result, Err(AgentError::LeadLost)) && events.is_empty());
+        let inbox = Inbox::new().unwrap();
+        drop(order(&inbox));
+        assert!(matches!(inbox.take()[..], [Prepared::Failed]));
+        let unusable = RunEnd::CheckpointsUnusable { error: "all are damaged".into(), none_whole: true };
+        let (result, _) = led(|leader| {
+            leader.outcome.send(Ok(RunOutcome { end: unusable, ..outcome() })).unwrap();
+        });
+        assert!(result.unwrap_err().is_none_whole());
+    }
+}
