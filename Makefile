@@ -81,6 +81,9 @@ soak: build ## The long suites, before an issue ends: hundreds of random faults 
 	$(PASSIVE)
 	ENN_CHAOS_SCHEDULES=400 ENN_NODES_SCHEDULES=64 ENN_SAVES_KILLS=100 \
 		$(CARGO) test --profile $(PROFILE) --workspace --no-fail-fast --test libtorch -- chaos::random nodes::faults saves:: --test-threads 2
+	ENN_SIMULATION_SEEDS=10000 $(CARGO) test --profile $(PROFILE) -p enn-cluster --lib -- simulation::seeds::seeds simulation::scenarios::
+	$(CARGO) test --profile $(PROFILE) -p enn-cluster --lib -- --ignored simulation::seeds::large_runs
+	PROFILE=$(PROFILE) $(PYTHON) tests/soak/planted_faults.py
 	$(MAKE) fuzz PROFILE=$(PROFILE)
 
 test-gpu: build venv ## Tests that need a GPU, two for some; those of our own kernels once more under compute-sanitizer

@@ -27,4 +27,7 @@ pub use settings::{Place, Settings, Token, TokenSource};
 pub(crate) use settings::tests::settings as settings_for_tests;
 
 #[cfg(test)]
+#[path = "../simulation/membership.rs"]
+pub(crate) mod simulated;
+#[cfg(test)]
 mod tests;
