@@ -10,6 +10,8 @@ use std::{collections::BTreeMap, time::Duration};
 /// Longest time in which the leader hears nothing of the pages, so that it knows that the node agent lives.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
+/// Signs of progress within a step are told at most every so many readings.
+const HEARTBEAT_READINGS: u32 = 4;
 /// A sign of progress that is newer by less than this is the same one, read at another moment.
 const HEARTBEAT_DIFFERENCE_MIN: Duration = Duration::from_millis(10);
 
@@ -38,13 +40,16 @@ pub(super) struct PageWatch {
     period: Duration,
     sent: BTreeMap<WorkerId, SentPage>,
     read_at: Duration,
+    /// Time from which signs of progress within a step are told again.
+    heartbeats_from: Duration,
     /// Time by which the leader hears of the pages, changed or not.
     report_by: Duration,
 }
 
 impl PageWatch {
     pub(super) fn new(period: Duration, now: Duration) -> Self {
-        Self { period, sent: BTreeMap::new(), read_at: now, report_by: now + SILENCE_MAX }
+        let report_by = now + SILENCE_MAX;
+        Self { period, sent: BTreeMap::new(), read_at: now, heartbeats_from: now, report_by }
     }
 
     /// Forgets what was sent: this leader has seen nothing.
@@ -59,20 +64,27 @@ impl PageWatch {
         self.sent.remove(&worker);
     }
 
-    /// Reports the pages of workers that went on, and every second those of workers that only gave a sign of progress, or none: then the
-    /// node lives.
+    /// Reports the pages of workers that went on, now and then those of workers that only gave a sign of progress, and every second that
+    /// the node lives.
     pub(super) fn on_pages(&mut self, now: Duration, mut pages: Vec<WorkerProgress>, list: &mut EffectList<'_>) {
-        let is_same = |page: &WorkerProgress| self.sent.get(&page.worker).is_some_and(|sent| sent.is_same(page));
-        if now < self.report_by && pages.iter().all(is_same) {
-            return;
-        }
-        pages.retain(|page| {
-            let sent = self.sent.get(&page.worker);
-            sent.is_none_or(|sent| !sent.is_same(page) || sent.is_older(page, now))
+        let with_heartbeats = now >= self.heartbeats_from;
+        let mut heartbeats = false;
+        pages.retain(|page| match self.sent.get(&page.worker) {
+            Some(sent) if sent.is_same(page) => {
+                let is_newer = with_heartbeats && sent.is_older(page, now);
+                heartbeats |= is_newer;
+                is_newer
+            }
+            Some(_) | None => true,
         });
-        self.sent.extend(pages.iter().map(|page| (page.worker, SentPage { page: *page, at: now })));
-        self.report_by = now + SILENCE_MAX;
-        list.report(NodeEvent::Progress(pages));
+        if heartbeats {
+            self.heartbeats_from = now + SILENCE_MAX.min(HEARTBEAT_READINGS * self.period);
+        }
+        if !pages.is_empty() || now >= self.report_by {
+            self.sent.extend(pages.iter().map(|page| (page.worker, SentPage { page: *page, at: now })));
+            self.report_by = now + SILENCE_MAX;
+            list.report(NodeEvent::Progress(pages));
+        }
     }
 
     /// Reads the pages when it is time, or says that the node without workers lives. Called while there is a leader.
