@@ -103,6 +103,21 @@ impl JobThread {
     }
 }
 
+impl JobThread {
+    /// Queues a job and waits until it is done, at most `wait_max`. It may be done later, or not at all when too many wait.
+    pub(crate) fn run_within(&self, wait_max: Duration, job: impl FnOnce() + Send + 'static) {
+        let (doing, done) = bounded::<()>(0);
+        let is_queued = self.submit(move || {
+            job();
+            drop(doing);
+        });
+        if is_queued {
+            // Disconnected when the job is done.
+            let _done = done.recv_timeout(wait_max);
+        }
+    }
+}
+
 impl Drop for JobThread {
     fn drop(&mut self) {
         self.jobs = None;
@@ -133,7 +148,10 @@ mod tests {
         assert_eq!(inbox.take(), [0; 0]);
         let thread = JobThread::start("enn-test", Duration::from_millis(20)).unwrap();
         let (_never, hang) = bounded::<()>(0);
-        assert!(thread.submit(move || drop(hang.recv())));
+        let answers = inbox.sender();
+        thread.run_within(Duration::from_secs(60), move || answers.send(7));
+        assert_eq!(inbox.take(), [7]);
+        thread.run_within(Duration::from_millis(1), move || drop(hang.recv()));
         let began = Instant::now();
         drop(thread);
         assert!(began.elapsed() < Duration::from_secs(5));

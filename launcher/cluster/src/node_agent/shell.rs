@@ -51,6 +51,9 @@ const JOBS_END_MAX: Duration = Duration::from_secs(2);
 const KILLED_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Broker events that are read before anything else is looked at: a worker that floods the broker must not hide a signal.
 const BROKER_EVENTS_MAX: usize = 1024;
+/// Longest wait for the logs of a worker to appear in the directory of its round. Whoever hears of the round finds them there, unless the
+/// disk is slow.
+const LOGS_WAIT_MAX: Duration = Duration::from_millis(100);
 /// Time for the tools that read stacks.
 const STACKS_WAIT_MAX: Duration = Duration::from_secs(20);
 
@@ -361,7 +364,7 @@ impl NodeShell {
                 tracing::debug!("{}: {error}", to.display());
             }
         };
-        let _full = self.reader.submit(link);
+        self.reader.run_within(LOGS_WAIT_MAX, link);
     }
 
     fn persist(&mut self, name: SnapshotName, dir: PathBuf, rank: u32) {
