@@ -71,6 +71,7 @@ impl Supervisor {
     /// A commit was refused because another node leads.
     pub(super) fn fenced_by(&mut self, error: &str) {
         self.fence();
+        self.led_elsewhere = true;
         if !self.phase.is_last() {
             let reason = words::fenced(error);
             self.journal(EventKind::GaveUp { reason: reason.clone() });
@@ -147,13 +148,19 @@ impl Supervisor {
             }
         }
         self.nodes.forget_others();
+        self.led_elsewhere = true;
     }
 
     /// This node was drained, all stand, and another one leads from there; unless the others have no state to go on from. Returns
     /// whether it is so.
     pub(super) fn hand_off(&mut self) -> bool {
         let host = self.settings.host.clone();
-        if !self.workers.keepers().iter().any(|keeper| keeper.slot.node != NodeIndex::OWN) {
+        let others = self.workers.whole_step(|worker| worker.slot.node != NodeIndex::OWN);
+        if others.is_some() && others < self.workers.whole_step(|_| true) {
+            // Its workers have a part of the state that the others lack: it leaves after one more round.
+            return false;
+        }
+        if others.is_none() {
             self.nodes.stay(NodeIndex::OWN);
             self.request_handled();
             self.count_world();
@@ -220,9 +227,9 @@ impl Supervisor {
             self.warn(unsaved.clone());
         }
         self.close_control();
-        let leads = end != RunEnd::HandedOff && !self.nodes_are_led_elsewhere(&end);
-        if leads {
-            self.send_all(&NodeCommand::EndRun(ending(&end)));
+        // Of a leader that another one follows only the own node is left in the table.
+        self.send_all(&NodeCommand::EndRun(ending(&end)));
+        if !self.led_elsewhere {
             if let Some(epoch) = self.nodes.epoch().filter(|_| !self.nodes.is_over) {
                 self.out.push(Effect::FinishMembership { epoch });
             }
@@ -243,11 +250,6 @@ impl Supervisor {
             chunks: self.record.take_chunks(),
         };
         self.out.push(Effect::Finish(Box::new(outcome)));
-    }
-
-    /// Returns whether another node leads because this one could not.
-    fn nodes_are_led_elsewhere(&self, end: &RunEnd) -> bool {
-        self.fenced && matches!(end, RunEnd::Failed { .. })
     }
 
     /// Returns why the last state of training is in no checkpoint, if it is in none.

@@ -82,6 +82,8 @@ pub struct Supervisor {
     /// Kinds of effects that failed and were reported.
     pub(super) failed_effects: Vec<EffectKind>,
     pub(super) control_closed: bool,
+    /// Another node leads the others.
+    pub(super) led_elsewhere: bool,
 }
 
 /// When spares are started.
@@ -133,6 +135,7 @@ impl Supervisor {
             fenced: false,
             failed_effects: Vec::new(),
             control_closed: false,
+            led_elsewhere: false,
             settings,
         }
     }

@@ -65,6 +65,8 @@ impl Supervisor {
         );
         self.round.split = self.micro_batches.split();
         self.round.survivors = true;
+        // The leader before may have asked for it.
+        self.round.regroup_flag = true;
         self.round.cause = before.cause;
         self.round.failed_at = before.failed_at;
         self.round.first_failure = before.first_failure;
@@ -232,6 +234,7 @@ impl Supervisor {
         let now = self.now;
         // A worker without state need not leave the round; it loads what it can.
         let place = match living.seat {
+            Some(seat) if living.ending => Place::Dismissed { round: Round(seat.round), rank: Rank(seat.rank) },
             Some(seat) if living.stateful => {
                 let halted = seat.halted;
                 let share = seat.share;

@@ -28,6 +28,8 @@ pub(super) struct RoundState {
     pub(super) cause: Option<String>,
     /// Time when the first failure was noticed.
     pub(super) failed_at: Option<Time>,
+    /// Its end is in the journal.
+    pub(super) ended: bool,
     /// Number of parts of each micro-batch.
     pub(super) split: u32,
     /// Worker that loses its seat when the round is left, if a spare is there.
@@ -66,6 +68,7 @@ impl RoundState {
             first_failure: None,
             cause: None,
             failed_at: None,
+            ended: false,
             split: 1,
             evicted: None,
             regroup_reason: None,

@@ -52,6 +52,11 @@ impl RoundPlan {
     }
 }
 
+/// Returns the workers that keep a seat.
+fn kept_by(seats: &[PlannedSeat]) -> BTreeSet<WorkerId> {
+    seats.iter().filter_map(PlannedSeat::kept).collect()
+}
+
 impl Supervisor {
     /// Nobody has state, and the nodes have to agree first.
     pub(super) fn gather(&mut self) -> bool {
@@ -169,7 +174,8 @@ impl Supervisor {
 
     /// Returns the seats of the next round. Workers that stand and get none are dismissed.
     fn plan_seats(&mut self, limits: &SeatLimits) -> Vec<PlannedSeat> {
-        let mut candidates = self.workers.candidates();
+        let all = self.workers.candidates();
+        let mut candidates = all.clone();
         if !candidates.warm.is_empty() && candidates.kept.len() > 1 {
             let evicted = self.round.evicted;
             candidates.kept.retain(|kept| Some(kept.worker) != evicted);
@@ -178,14 +184,22 @@ impl Supervisor {
         for list in [&mut candidates.kept, &mut candidates.warm, &mut candidates.warming] {
             list.retain(|candidate| !leaving.contains(&candidate.slot.node));
         }
-        let seats = seating::give(&candidates, limits);
+        let mut seats = seating::give(&candidates, limits);
+        let kept = kept_by(&seats);
+        if self.workers.whole_step(|worker| kept.contains(&worker.id)) < self.workers.whole_step(|_| true) {
+            // The ranks shared the state: all that keep a part of it sit once more, and the others leave when it is put together.
+            candidates.kept = all.kept;
+            candidates.kept.retain(|kept| self.workers.get(kept.worker).is_some_and(|one| one.kept_step().is_some()));
+            let most = u32::try_from(candidates.kept.len()).unwrap_or(u32::MAX);
+            seats = seating::give(&candidates, &SeatLimits { most: limits.most.max(most), ..limits.clone() });
+        }
         self.unseat_all_but(&seats);
         seats
     }
 
     /// Dismisses the workers that stand and have none of these seats.
     fn unseat_all_but(&mut self, seats: &[PlannedSeat]) {
-        let kept: BTreeSet<WorkerId> = seats.iter().filter_map(PlannedSeat::kept).collect();
+        let kept = kept_by(seats);
         let standing = self.workers.seated().filter(|worker| worker.stands() && !kept.contains(&worker.id));
         let ids: Vec<WorkerId> = standing.map(|worker| worker.id).collect();
         self.unseat(&ids);
@@ -255,6 +269,8 @@ impl Supervisor {
             ..RoundState::new(plan.round, plan.attempt.clone(), self.now)
         };
         self.stragglers.round_began();
+        // Before anybody is told of the round: a successor, and a launch that comes after this one, count the rounds that have a directory.
+        self.write(Effect::MakeLogDir { round: plan.round.0 });
         self.assign_seats(&plan);
         self.journal_begin(&plan, furthest.or(self.record.saved()));
         for seat in &plan.seats {
@@ -351,8 +367,6 @@ impl Supervisor {
 
     fn journal_begin(&mut self, plan: &RoundPlan, resume_step: Option<u64>) {
         let round = plan.round;
-        // Before the round is journaled: a launch that comes after this one counts the rounds that have a directory.
-        self.write(Effect::MakeLogDir { round: round.0 });
         let restart = self.record.restarts;
         if self.settings.several_nodes {
             let nodes = self.nodes.briefs();

@@ -7,8 +7,9 @@ use super::{
     limits::{COMMIT_WAIT_MAX, FIND_WAIT_MAX},
     machine::Supervisor,
     phase::{LoadingStep, Phase},
-    seating::{NodeIndex, SeatCandidate},
+    seating::NodeIndex,
     words,
+    worker_table::Worker,
 };
 use enn_common::{event::EventKind, id::WorkerId};
 
@@ -67,7 +68,12 @@ impl Supervisor {
 
     fn decide_without_failure(&mut self) -> bool {
         if self.workers.count_seated() == 0 {
-            self.close();
+            if self.round.finished > 0 || self.is_stopping() {
+                self.close();
+            } else {
+                // A successor found nobody that the leader before had left in the round.
+                self.decide_after_failure(words::nobody_left());
+            }
             return true;
         }
         if self.leads_from_left_node() {
@@ -80,7 +86,7 @@ impl Supervisor {
             }
         }
         let reason = self.round.regroup_reason.clone().unwrap_or_else(words::asked_to_leave);
-        self.journal(EventKind::RoundLeft { round: self.round.number, reason });
+        self.round_left(reason);
         if self.is_stopping() {
             self.save_and_end();
         } else {
@@ -125,11 +131,10 @@ impl Supervisor {
         let stopping = self.is_stopping();
         let keeps = self.workers.furthest().is_some();
         let decision = self.charge_failure();
-        let round = self.round.number;
         match decision {
             FailureDecision::Restart if keeps => {
                 self.budget.failures += 1;
-                self.journal(EventKind::RoundLeft { round, reason: cause });
+                self.round_left(cause);
                 self.go_on();
             }
             FailureDecision::Restart => {
@@ -139,7 +144,7 @@ impl Supervisor {
                 self.go_on();
             }
             FailureDecision::GiveUp(_) if stopping && keeps => {
-                self.journal(EventKind::RoundLeft { round, reason: cause });
+                self.round_left(cause);
                 self.save_and_end();
             }
             FailureDecision::GiveUp(_) if stopping => {
@@ -164,7 +169,16 @@ impl Supervisor {
         self.budget.decide(RestartLimits { max_restarts: self.settings.max_restarts, policy }, self.is_stopping())
     }
 
+    fn round_left(&mut self, reason: String) {
+        self.round.ended = true;
+        self.journal(EventKind::RoundLeft { round: self.round.number, reason });
+    }
+
     pub(super) fn round_failed(&mut self, cause: String, restarting: bool) {
+        if std::mem::replace(&mut self.round.ended, true) {
+            // A paused round was left before.
+            return self.warn(cause);
+        }
         let restarts_left = self.settings.max_restarts.saturating_sub(self.budget.failures);
         self.journal(EventKind::RoundFailed { round: self.round.number, cause, restarting, restarts_left });
     }
@@ -253,10 +267,10 @@ impl Supervisor {
             return;
         }
         let leaving = self.nodes.leaving().clone();
-        let is_leaving = |keeper: &SeatCandidate| leaving.contains(&keeper.slot.node);
-        let (to_leave, to_stay): (Vec<_>, Vec<_>) = self.workers.keepers().into_iter().partition(is_leaving);
-        if !to_stay.is_empty() {
-            let ids: Vec<WorkerId> = to_leave.into_iter().map(|keeper| keeper.worker).collect();
+        let stays = |worker: &Worker| !leaving.contains(&worker.slot.node);
+        if self.workers.whole_step(stays) == self.workers.whole_step(|_| true) {
+            let to_leave = self.workers.seated().filter(|worker| worker.stands() && !stays(worker));
+            let ids: Vec<WorkerId> = to_leave.map(|worker| worker.id).collect();
             self.unseat(&ids);
         }
     }

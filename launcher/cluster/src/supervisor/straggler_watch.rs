@@ -136,7 +136,7 @@ mod tests {
     impl Scene {
         fn new(workers: usize) -> Self {
             let mut scene = Self {
-                watch: StragglerStragglerWatch::default(),
+                watch: StragglerWatch::default(),
                 at: Time::ZERO,
                 waited: vec![Duration::ZERO; workers],
                 step: 0,

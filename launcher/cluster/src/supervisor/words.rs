@@ -296,6 +296,10 @@ pub(super) fn stopped_unsaved(reached: u64, saved: Option<u64>, why: Option<Stri
     format!("the state after step {reached} is in no checkpoint ({}): {why}", stands(saved))
 }
 
+pub(super) fn nobody_left() -> String {
+    "no worker is left in the round".into()
+}
+
 pub(super) fn nobody_keeps_state() -> String {
     "no worker is left that keeps it".into()
 }

@@ -483,21 +483,17 @@ impl WorkerTable {
 
     /// Returns the processes that could have a seat in the next round.
     pub(super) fn candidates(&self) -> SeatCandidates {
-        // When there are more than seats, those with the state of training keep theirs.
+        // When there are more than seats, those with the furthest state of training keep theirs.
         let mut standing: Vec<&Worker> = self.seated().filter(|worker| worker.stands()).collect();
-        standing.sort_by_key(|worker| (worker.kept_step().is_none(), worker.slot));
+        standing.sort_by_key(|worker| (Reverse(worker.kept_step()), worker.slot));
         let kept = standing.into_iter().map(Worker::candidate).collect();
         let warm = self.pick(&self.index.warm).map(Worker::candidate).collect();
         let warming = self.pick(&self.index.warming).map(Worker::candidate).collect();
         SeatCandidates { kept, warm, warming }
     }
 
-    /// Returns the workers that left the round with the state of training.
-    pub(super) fn keepers(&self) -> Vec<SeatCandidate> {
-        self.seated().filter(|worker| worker.kept_step().is_some()).map(Worker::candidate).collect()
-    }
-
-    /// Returns those of the keepers that stand after the same, furthest, step: together they have the whole state of it.
+    /// Returns the workers that left the round with the state of training and stand after the same, furthest, step: together they have the
+    /// whole state of it.
     pub(super) fn savers(&self) -> Vec<SeatCandidate> {
         let step = self.furthest().map(|(step, _)| step);
         let at_step =
@@ -505,7 +501,16 @@ impl WorkerTable {
         self.seated().filter(at_step).map(Worker::candidate).collect()
     }
 
-    /// Returns the furthest of the keepers: its whole steps, and the worker.
+    /// Returns the furthest step whose whole state the workers that count keep together.
+    pub(super) fn whole_step(&self, counts: impl Fn(&Worker) -> bool) -> Option<u64> {
+        let kept = || self.seated().filter(|worker| worker.kept_step().is_some() && counts(worker));
+        let share = |worker: &Worker| worker.seat().and_then(|seat| seat.share);
+        let alone = kept().filter(|worker| share(worker).is_none()).filter_map(Worker::kept_step).max();
+        let halted = |worker: &Worker| Some((worker.seat()?.halted?, share(worker)?));
+        alone.max(state_shares::whole_step(kept().filter_map(halted)))
+    }
+
+    /// Returns the furthest step whose state a worker keeps, and the worker.
     pub(super) fn furthest(&self) -> Option<(u64, WorkerId)> {
         let kept = self.seated().filter_map(|worker| Some((worker.kept_step()?, worker)));
         let first = kept.max_by_key(|(step, worker)| (*step, Reverse(worker.rank())));
@@ -610,7 +615,10 @@ mod tests {
             });
         }
         assert!(table.all_stand() && table.all_ready());
-        assert_eq!((table.furthest(), table.savers().len(), table.keepers().len()), (Some((8, WorkerId(1))), 1, 2));
+        assert_eq!(
+            (table.furthest(), table.savers().len(), table.whole_step(|_| true)),
+            (Some((8, WorkerId(1))), 1, Some(8))
+        );
         table.edit(WorkerId(1), |worker| worker.unkillable = true);
         assert_eq!((table.count_seated(), table.blocked().len()), (1, 1));
         table.recount().unwrap();
@@ -628,7 +636,7 @@ mod tests {
         assert_eq!((whole.furthest(), whole.savers().len()), (Some((7, WorkerId(0))), 2));
         let mut broken = table([seated(0, Some(7), share(0)), seated(1, Some(8), share(1))]);
         broken.settle_shares();
-        assert_eq!((broken.furthest(), broken.keepers().len()), (None, 0));
+        assert_eq!((broken.furthest(), broken.savers().len()), (None, 0));
         broken.recount().unwrap();
     }
 
