@@ -27,6 +27,8 @@ const GRACE_S: f64 = 20.0;
 const HANG_NOTICED_MAX: Duration = Duration::from_secs(15);
 /// A commit that comes no further is waited for 600 s.
 const COMMIT_WAIT_MAX: Duration = Duration::from_secs(660);
+/// Descriptors that an agent has from before its workers.
+const DESCRIPTORS_KEPT: u32 = 16;
 /// A process that survives SIGKILL is waited for 10 s.
 const UNKILLABLE_MAX: Duration = Duration::from_secs(25);
 
@@ -301,10 +303,13 @@ fn a_commit_on_a_disk_that_hangs_does_not_keep_a_stop_from_its_end() {
     assert!(failed > 0 || end.stderr.contains("step 5"), "{}\n{:#?}", end.stderr, end.events);
 }
 
-/// Leaves a process no descriptor beyond those that it has.
+/// Lets a process have no descriptor that it does not have, also when it closes others. It may still wait for those that it has.
 fn exhaust_descriptors(pid: u32) {
-    let status = Command::new("prlimit").args(["--pid", &pid.to_string(), "--nofile=3:3"]).status().unwrap();
-    assert!(status.success(), "prlimit");
+    let is_open = |number: &u32| fs::symlink_metadata(format!("/proc/{pid}/fd/{number}")).is_ok();
+    let most = (0..).find(|number| !is_open(number)).unwrap().min(DESCRIPTORS_KEPT);
+    let limit = format!("--nofile={most}:{most}");
+    let status = Command::new("prlimit").args(["--pid", &pid.to_string(), &limit]).status().unwrap();
+    assert!(status.success(), "prlimit {limit}");
 }
 
 #[test]
