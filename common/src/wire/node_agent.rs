@@ -213,6 +213,8 @@ pub struct RunSnapshot {
     pub leaving: Vec<String>,
     /// The run is to save and end, as after this signal. Nobody takes that back.
     pub stop: Option<StopSignal>,
+    /// The run is to save and end as failed, for this reason.
+    pub giving_up: Option<String>,
     /// The host that led, if it left the run after `enn drain`: nothing failed.
     pub drained: Option<String>,
 }

@@ -41,6 +41,11 @@ impl Supervisor {
         }
         self.flag_stop();
         self.dismiss_spares(None);
+        if let Phase::Halting { until, killed: false } = self.phase
+            && let Phase::Halting { until: sooner, killed } = self.halting()
+        {
+            self.phase = Phase::Halting { until: until.min(sooner), killed };
+        }
         if self.phase == Phase::Starting && self.round.survivors {
             // A step with newcomers, or with fewer workers, is none that was asked for.
             self.round.regroup_reason = Some(words::saves_before_stop());

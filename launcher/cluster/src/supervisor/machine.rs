@@ -344,6 +344,7 @@ impl Supervisor {
             paused: self.paused.is_some(),
             leaving,
             stop: self.stop,
+            giving_up: self.giving_up.clone(),
             drained: None,
         }
     }

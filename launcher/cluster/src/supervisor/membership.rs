@@ -38,11 +38,7 @@ impl Supervisor {
                 self.round.failed_at = Some(self.now);
             }
         }
-        let stop = snapshot.stop;
         self.learn(snapshot);
-        if let Some(stop) = stop {
-            self.stop_as_was_asked(stop);
-        }
     }
 
     /// Takes over what the leader before said, to this node or to another one: it may have died before all had heard of it.
@@ -72,7 +68,15 @@ impl Supervisor {
         self.round.first_failure = before.first_failure;
         self.round.regroup_reason = before.regroup_reason;
         self.round.reached = before.reached;
+        if let (Some(cause), None) = (&snapshot.giving_up, &self.giving_up) {
+            self.giving_up = Some(cause.clone());
+            self.ask_to_stop();
+        }
+        let stop = snapshot.stop;
         self.learned = snapshot;
+        if let Some(stop) = stop {
+            self.stop_as_was_asked(stop);
+        }
     }
 
     /// Answer to `AcquireRunDir`.
@@ -149,7 +153,10 @@ impl Supervisor {
             // Nobody asks for stacks yet.
             NodeEvent::Stacks { .. } => {}
             NodeEvent::Signal { signal, second } => self.signalled(signal, signal.name(), second),
-            NodeEvent::SnapshotAcked { requests } => self.requests.acknowledged(node, requests),
+            NodeEvent::SnapshotAcked { requests } => {
+                self.nodes.acknowledged(node, requests);
+                self.requests.acknowledged(node, requests);
+            }
             NodeEvent::Fault { reason } => self.node_fault(node, index, &reason),
         }
     }
@@ -220,7 +227,7 @@ impl Supervisor {
                 self.adopt_worker(node, living);
             }
         }
-        if let Phase::Halting { killed: false, .. } = self.phase {
+        if let Phase::Halting { .. } = self.phase {
             // A worker that has not left the round yet has as long to do so as those that were here first.
             self.phase = self.halting();
         }
@@ -353,6 +360,7 @@ impl Supervisor {
     fn give_up_for(&mut self, reason: String) {
         self.journal(EventKind::GaveUp { reason: reason.clone() });
         self.giving_up.get_or_insert(reason);
+        self.request_handled();
         self.ask_to_stop();
     }
 
@@ -394,8 +402,10 @@ impl Supervisor {
     }
 
     /// Returns the phase in which the workers have the usual time to leave the round.
+    /// Where the run is to stop, half of the time is for saving.
     pub(super) fn halting(&self) -> Phase {
-        Phase::Halting { until: self.now + HALT_WAIT_MAX, killed: false }
+        let left = self.stop_by.map_or(HALT_WAIT_MAX, |by| by.saturating_sub(self.now) / 2);
+        Phase::Halting { until: self.now + left.min(HALT_WAIT_MAX), killed: false }
     }
 
     /// Returns the time of a check in a phase that waits for others.

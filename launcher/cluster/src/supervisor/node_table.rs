@@ -35,6 +35,8 @@ pub(super) struct NodeEntry {
     /// Workers for which the node has room.
     workers_max: u32,
     leaving: Leaving,
+    /// Number of requests in the newest snapshot that it acknowledged.
+    acknowledged: u64,
     /// Time of the last event of its agent.
     pub(super) heard: Time,
 }
@@ -135,7 +137,10 @@ impl NodeTable {
         let workers = inventory.workers;
         let workers_max = inventory.workers_max.max(workers);
         let host = inventory.host.clone();
-        self.nodes.insert(index, NodeEntry { id, host, workers, workers_max, leaving: Leaving::No, heard: now });
+        self.nodes.insert(
+            index,
+            NodeEntry { id, host, workers, workers_max, leaving: Leaving::No, acknowledged: 0, heard: now },
+        );
         self.by_id.insert(id, index);
         Welcome::New(index)
     }
@@ -177,6 +182,18 @@ impl NodeTable {
     /// Returns the nodes but that of the leader.
     pub(super) fn others(&self) -> impl Iterator<Item = &NodeEntry> {
         self.nodes.iter().filter(|(index, _)| **index != NodeIndex::OWN).map(|(_, node)| node)
+    }
+
+    /// A node knows so many requests.
+    pub(super) fn acknowledged(&mut self, id: NodeId, requests: u64) {
+        if let Some(node) = self.index(id).and_then(|index| self.nodes.get_mut(&index)) {
+            node.acknowledged = node.acknowledged.max(requests);
+        }
+    }
+
+    /// Returns the nodes but that of the leader that do not know so many requests.
+    pub(super) fn unaware(&self, requests: u64) -> BTreeSet<NodeId> {
+        self.others().filter(|node| node.acknowledged < requests).map(|node| node.id).collect()
     }
 
     pub(super) fn are_several(&self) -> bool {

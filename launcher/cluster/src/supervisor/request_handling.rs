@@ -50,13 +50,11 @@ impl Supervisor {
     }
 
     fn serve_request(&mut self, id: RequestId, request: Request) {
-        let before = self.requests_handled;
         match self.handle_request(request) {
             Ok(says) => {
-                let is_new = self.has_begun() && self.requests_handled > before;
-                let others = self.nodes.others().map(|node| node.id);
-                let unheard = if is_new { others.collect() } else { BTreeSet::new() };
                 let requests = self.requests_handled;
+                // Also what was asked for before by another user is promised now.
+                let unheard = if self.has_begun() { self.nodes.unaware(requests) } else { BTreeSet::new() };
                 let until = self.now + REPLICATION_WAIT_MAX;
                 self.requests.accept(id, AcceptedRequest { says, requests, unheard, until });
             }

@@ -52,7 +52,12 @@ impl Supervisor {
 
     /// The round is over and all who live stand.
     pub(super) fn decide(&mut self) -> bool {
-        if !self.may_begin() || self.finding.is_some() || !self.workers.all_stand() {
+        if !self.workers.all_stand() {
+            // One failed meanwhile, or a successor has heard of it only now.
+            self.phase = self.halting();
+            return true;
+        }
+        if !self.may_begin() || self.finding.is_some() {
             return false;
         }
         self.round.reached = self.round.reached.max(self.workers.pages_reached());
@@ -192,6 +197,8 @@ impl Supervisor {
 
     /// The survivors of a run that fails save.
     pub(super) fn save_before_failing(&mut self) {
+        // A successor has to go on with it.
+        self.request_handled();
         let count = self.workers.savers().len();
         if count > 0 {
             self.warn(words::survivors_save(count));

@@ -151,7 +151,9 @@ impl Supervisor {
             return;
         }
         let pulses: Vec<Pulse> = self.workers.not_standing().filter_map(|worker| self.pulse(worker)).collect();
-        match hang::find(&pulses, limit) {
+        let connecting = |worker: &Worker| worker.lives() && worker.connected.is_none();
+        let all = !self.workers.not_standing().any(connecting);
+        match hang::find(&pulses, all, limit) {
             HangFinding::Hung(pulse) => {
                 self.round.hang_check = self.now + limit;
                 self.end_hung(pulse);

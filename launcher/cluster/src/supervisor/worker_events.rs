@@ -86,7 +86,7 @@ impl Supervisor {
         self.workers.edit(id, |worker| worker.exit = Some(exit));
         let Some(worker) = self.workers.get(id) else { return };
         let forgiven = worker.forgiven || code == Some(0);
-        let pid = worker.pid.unwrap_or(0);
+        let pid = worker.pid;
         // The last seat of a process that could not be killed, too.
         let seat = if let Place::Seat(seat) = &worker.place { Some((seat.round, seat.rank)) } else { None };
         let rank = worker.rank();
@@ -95,7 +95,8 @@ impl Supervisor {
             self.round.note_failure(id, self.now);
             self.leave(words::rank_ended(rank));
         }
-        if let Some((round, rank)) = seat {
+        // The end of a process whose start is not in the journal is not, either.
+        if let (Some((round, rank)), Some(pid)) = (seat, pid) {
             let seconds_to_notice = late.as_secs_f64();
             self.journal(EventKind::WorkerExited { round, rank, pid, code, signal, seconds_to_notice });
         }
@@ -126,15 +127,18 @@ impl Supervisor {
     }
 
     fn process_without_seat_settled(&mut self, worker: &Worker, evidence: WorkerEvidence) {
-        let pid = worker.pid.unwrap_or(0);
         match worker.place {
-            Place::Dismissed { round, rank } => self.journal(EventKind::WorkerDismissed { round, rank, pid }),
+            Place::Dismissed { round, rank } => {
+                let ended = worker.pid.map(|pid| EventKind::WorkerDismissed { round, rank, pid });
+                ended.into_iter().for_each(|what| self.journal(what));
+            }
             // It could not be killed, and all that follows from that is done.
             Place::Seat(_) => {}
             Place::Spare => {
                 let told_to_end = (worker.ending && worker.error.is_none()) || self.phase.is_last();
                 let (code, signal) = worker.exit.as_ref().map_or((None, None), |exit| (exit.code, exit.signal));
-                self.journal(EventKind::SpareEnded { pid, code, signal });
+                let ended = worker.pid.map(|pid| EventKind::SpareEnded { pid, code, signal });
+                ended.into_iter().for_each(|what| self.journal(what));
                 // A spare has the index for which it is prepared.
                 let evidence = worker.evidence(Rank(worker.slot.index.0), evidence);
                 self.quarantine_blamed(&evidence);
