@@ -151,14 +151,7 @@ impl Worker {
             }
             "done" | "stopped" => self.send(&FromWorker::Done { stopped: name == "stopped" }),
             "failed" => self.send(&FromWorker::Failed { error: argument.into() }),
-            "shard" | "staged" => self.save(name, argument.parse().unwrap()),
-            "saves" if self.saves => {
-                self.shard(argument.parse().unwrap());
-                self.send(&FromWorker::Done { stopped: true });
-                std::process::exit(0);
-            }
-            // It is to train.
-            "saves" => {}
+            "shard" | "staged" | "saves" => self.save(name, argument.parse().unwrap()),
             "stderr" => std::io::stderr().write_all(format!("{argument}\n").as_bytes()).unwrap(),
             "exit" => std::process::exit(argument.parse().unwrap()),
             "kill" => raise(argument.parse::<Signal>().unwrap()).unwrap(),
@@ -346,7 +339,17 @@ impl Worker {
     }
 
     fn save(&mut self, how: &str, step: u64) {
-        if how == "staged" { self.staged(step) } else { self.shard(step) }
+        match how {
+            "staged" => self.staged(step),
+            "saves" if self.saves => {
+                self.shard(step);
+                self.send(&FromWorker::Done { stopped: true });
+                std::process::exit(0);
+            }
+            // It is to train.
+            "saves" => {}
+            _ => self.shard(step),
+        }
     }
 
     /// Writes a shard of a few bytes and waits for the commit.

@@ -181,7 +181,7 @@ impl NodeState {
             NodeInput::Command { epoch, command } => {
                 // Commands of a leader that is gone are void.
                 if self.leader.is_some_and(|leader| epoch >= leader.since) {
-                    self.obey(now, command, list);
+                    self.on_command(now, command, list);
                 }
             }
             NodeInput::RunSeen(result) => self.run_seen(now, result, list),
@@ -300,7 +300,7 @@ impl NodeState {
         self.workers.kill_all(now, list);
     }
 
-    fn obey(&mut self, now: Duration, command: NodeCommand, list: &mut EffectList<'_>) {
+    fn on_command(&mut self, now: Duration, command: NodeCommand, list: &mut EffectList<'_>) {
         match command {
             NodeCommand::JoinRun(facts) => self.join_run(*facts, list),
             NodeCommand::Start { worker, .. } if self.end.is_some() => {
