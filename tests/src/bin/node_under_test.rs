@@ -167,7 +167,7 @@ impl Node {
             backoff: Duration::ZERO,
             retry_early: true,
             join_timeout: Duration::from_secs(60),
-            last_call: Duration::from_secs(1),
+            last_call: Duration::from_secs(30),
             silence_max: Duration::from_secs(5),
             hang_timeout: None,
             token: None,
