@@ -24,8 +24,8 @@ use enn_broker::RoundPlan;
 use enn_common::{
     id::{Round, WorkerId},
     wire::{
-        node_agent::{Epoch, NodeCommand, WriteFailure},
         message::StagedShard,
+        node_agent::{Epoch, NodeCommand, WriteFailure},
     },
 };
 use std::{
@@ -152,7 +152,9 @@ impl World {
     fn on_node_input(&mut self, id: u64, input: NodeInput) {
         let now = self.now;
         let stale = self.stale_command(id, &input);
-        self.node_input_observed(id, &input);
+        if stale.is_none() {
+            self.node_input_observed(id, &input);
+        }
         if self.traces() && !matches!(input, NodeInput::Pages(_) | NodeInput::Tick) {
             self.trace(|| format!("  n{id} ← {input:?}"));
         }
@@ -530,6 +532,9 @@ impl World {
             Packet::Command(epoch, command) => {
                 if agent.membership.host_link() == Some(link) {
                     agent.membership.heard(now);
+                    if let Some(leader) = self.network.get_mut(link).map(|link| link.host.agent) {
+                        self.leader_felt(leader, epoch);
+                    }
                     self.feed_node(id, NodeInput::Command { epoch, command });
                 }
             }

@@ -1,10 +1,6 @@
 //! The shared disk: what is on it survives every node. It may be slow, full or hung.
 
-use super::{
-    groups::table,
-    run_plan::RUN_DIR,
-    world::Time,
-};
+use super::{groups::table, run_plan::RUN_DIR, world::Time};
 use enn_common::checkpoint::{name, table::ShardTable};
 use std::{
     collections::{BTreeMap, BTreeSet},

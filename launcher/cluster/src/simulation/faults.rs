@@ -9,11 +9,17 @@ use super::{
 };
 use crate::{
     node_agent::input::NodeInput,
-    supervisor::{effect::{Effect, RequestId}, input::Input},
+    supervisor::{
+        effect::{Effect, RequestId},
+        input::Input,
+    },
 };
 use enn_common::{
     event::EventKind,
-    wire::{command::Request, node_agent::{NodeCommand, StopSignal}},
+    wire::{
+        command::Request,
+        node_agent::{NodeCommand, StopSignal},
+    },
 };
 use std::time::Duration;
 
@@ -65,12 +71,23 @@ pub(super) enum Fault {
     /// From now on workers send late messages of the round before.
     OldRoundMessages,
     /// The agent's process dies, with its machine or without; another agent starts there later.
-    KillNode { which: u64, closes: bool, back: Option<Duration> },
+    KillNode {
+        which: u64,
+        closes: bool,
+        back: Option<Duration>,
+    },
     StopNode(u64, Duration),
     /// Nothing passes to the leader, or from it.
-    CutNode { which: u64, there: bool, back: bool, time: Duration },
+    CutNode {
+        which: u64,
+        there: bool,
+        back: bool,
+        time: Duration,
+    },
     ResetLink(u64),
-    KillLeader { closes: bool },
+    KillLeader {
+        closes: bool,
+    },
     /// The leader dies before this effect from now on.
     KillLeaderAfter(u64),
     KillLeaderAt(CrashPoint),
@@ -79,14 +96,29 @@ pub(super) enum Fault {
     DamageCheckpoint,
     SpawnFails(u64, Duration),
     NodeFault(u64),
-    Signal { which: Option<u64>, signal: StopSignal, second: Option<Duration> },
-    SecondSignal { which: Option<u64>, signal: StopSignal },
+    Signal {
+        which: Option<u64>,
+        signal: StopSignal,
+        second: Option<Duration>,
+    },
+    SecondSignal {
+        which: Option<u64>,
+        signal: StopSignal,
+    },
     Request(Request),
     /// Whoever is paused goes on.
     Relief,
 }
 
 impl Fault {
+    /// Whether a worker may hang between two steps for good.
+    fn may_hang_in_step(&self) -> bool {
+        matches!(
+            self,
+            Self::HangWorker(..) | Self::Unkillable(..) | Self::Trap(TrapPoint::InStep | TrapPoint::BeforeReady, Trap::Hang(_))
+        )
+    }
+
     /// How long it lasts.
     pub(super) fn time(&self) -> Duration {
         match self {
@@ -127,6 +159,10 @@ pub(super) fn plan_faults(random: &mut Random, plan: &RunPlan) -> Vec<PlannedFau
             random.time(Duration::ZERO, horizon)
         };
     }
+    if plan.hang_timeout.is_none() {
+        // Nobody would ever notice.
+        faults.retain(|planned| !planned.fault.may_hang_in_step());
+    }
     faults.sort_by_key(|fault| fault.at);
     faults
 }
@@ -147,8 +183,7 @@ fn random_fault(random: &mut Random, plan: &RunPlan) -> Fault {
         25 => Fault::SlowWorker(which),
         26..=27 => Fault::ResetGroup(which),
         28..=33 => {
-            let points =
-                [TrapPoint::BeforeConnected, TrapPoint::BeforeReady, TrapPoint::InStep, TrapPoint::InHalt];
+            let points = [TrapPoint::BeforeConnected, TrapPoint::BeforeReady, TrapPoint::InStep, TrapPoint::InHalt];
             let traps = [Trap::Die, Trap::Hang(Hang::Main), Trap::Hang(Hang::Whole)];
             Fault::Trap(random.pick(&points), random.pick(&traps))
         }
@@ -228,7 +263,9 @@ impl World {
     fn carry_out_fault(&mut self, fault: Fault) {
         match fault {
             Fault::KillWorker(which) => self.on_worker(which, Self::kill_from_outside),
-            Fault::HangWorker(which, hang) => self.on_worker(which, |world, pid| world.misbehave(pid, Trap::Hang(hang))),
+            Fault::HangWorker(which, hang) => {
+                self.on_worker(which, |world, pid| world.misbehave(pid, Trap::Hang(hang)))
+            }
             Fault::StopWorker(which, time) => self.on_worker(which, |world, pid| world.stop_worker(pid, time)),
             Fault::Unkillable(which, time) => self.on_worker(which, |world, pid| world.freeze(pid, time)),
             Fault::ExitEarly(which) => {
@@ -309,10 +346,13 @@ impl World {
 
     /// The newest leader that lives.
     pub(super) fn leading(&self) -> Option<u64> {
-        let leads = |agent: &&super::agents::Agent| {
-            agent.leader.as_ref().is_some_and(|leader| leader.outcome.is_none())
-        };
-        self.agents.values().filter(leads).max_by_key(|agent| agent.leader.as_ref().map(|leader| leader.epoch)).map(|agent| agent.id)
+        let leads =
+            |agent: &&super::agents::Agent| agent.leader.as_ref().is_some_and(|leader| leader.outcome.is_none());
+        self.agents
+            .values()
+            .filter(leads)
+            .max_by_key(|agent| agent.leader.as_ref().map(|leader| leader.epoch))
+            .map(|agent| agent.id)
     }
 
     /// Freezes a process, so that not even SIGKILL ends it.

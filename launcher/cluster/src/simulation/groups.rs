@@ -6,11 +6,7 @@ use super::{
     world::{Event, World},
 };
 use enn_common::{
-    checkpoint::{
-        layout::BoxOf,
-        name,
-        table::ShardTable,
-    },
+    checkpoint::{layout::BoxOf, name, table::ShardTable},
     event::{EpochReport, StepTimes},
     metrics::Metrics,
     wire::{
@@ -57,7 +53,9 @@ enum GroupStage {
 enum AfterSave {
     GoOn,
     /// The run is done, or was stopped.
-    End { stopped: bool },
+    End {
+        stopped: bool,
+    },
 }
 
 /// Members of a round.
@@ -126,7 +124,10 @@ impl World {
         }
         if !agrees {
             let expected = (seat.world_size, &resume);
-            self.violation("4", format!("assignments of round {} do not agree: {found:?} and {expected:?}", seat.round));
+            self.violation(
+                "4",
+                format!("assignments of round {} do not agree: {found:?} and {expected:?}", seat.round),
+            );
         }
         if is_full {
             self.violation("2", format!("two processes have rank {} of round {}", seat.rank, seat.round));
@@ -234,8 +235,7 @@ impl World {
 
     /// The furthest step of which these processes hold the whole state.
     pub(super) fn whole_step_of(&self, pids: &[Pid]) -> Option<u64> {
-        let held: Vec<TrainingState> =
-            pids.iter().filter_map(|pid| self.processes.get(pid)?.state).collect();
+        let held: Vec<TrainingState> = pids.iter().filter_map(|pid| self.processes.get(pid)?.state).collect();
         whole_step(&held)
     }
 
@@ -326,14 +326,10 @@ impl World {
         self.step_done(key, step);
         let epoch = step.div_ceil(self.plan.epoch_steps);
         if let Some(first) = members.first() {
-            self.say(*first, FromWorker::Stepped {
-                epoch,
-                step,
-                loss: 1.0,
-                lr: 0.1,
-                grad_norm: 1.0,
-                samples_per_s: 1.0,
-            });
+            self.say(
+                *first,
+                FromWorker::Stepped { epoch, step, loss: 1.0, lr: 0.1, grad_norm: 1.0, samples_per_s: 1.0 },
+            );
             if step.is_multiple_of(self.plan.epoch_steps) || step == self.plan.steps {
                 self.say(*first, FromWorker::EpochEnded(Box::new(report(epoch, step))));
             }
@@ -426,8 +422,7 @@ impl World {
         let epoch = step.div_ceil(self.plan.epoch_steps);
         let metric = (rank == 0).then_some(1.0);
         let boxes: Vec<BoxOf> = Vec::new();
-        let shard =
-            StagedShard { step, epoch, dir, metric, ticket, at: 0, boxes, blake3: false, blocked: 0.0, must };
+        let shard = StagedShard { step, epoch, dir, metric, ticket, at: 0, boxes, blake3: false, blocked: 0.0, must };
         self.snapshot_left(pid, ticket, rank, step, &key.attempt);
         self.say(pid, FromWorker::ShardStaged(Box::new(shard)));
     }

@@ -40,6 +40,8 @@ const ANSWER_MAX: Duration = Duration::from_millis(8200);
 const ACK_WAIT_MAX: Duration = Duration::from_secs(3);
 /// Time in which a worker leaves its round.
 const HALT_WAIT: Duration = Duration::from_millis(9900);
+/// Time from an input to the decision on it.
+const BATCH_MAX: Duration = Duration::from_millis(500);
 /// Batches between two recounts.
 const RECOUNT_PERIOD: u64 = 64;
 
@@ -88,7 +90,8 @@ struct LeaderView {
     stop_answered: bool,
     second: bool,
     over: bool,
-    giving_up: bool,
+    /// When its run began to end as failed: workers have the same time to save.
+    giving_up_at: Option<Time>,
     /// Epoch ends that its journal owes.
     owed: BTreeSet<u64>,
     /// What became of each snapshot in memory.
@@ -111,13 +114,15 @@ pub(super) struct Observer {
     machines: BTreeMap<u64, Machine>,
     lost_silently: BTreeSet<u64>,
     leaders_of_epoch: BTreeMap<Epoch, u64>,
+    felt_leaders: BTreeMap<Epoch, u64>,
     views: BTreeMap<u64, LeaderView>,
     workers_started: BTreeSet<WorkerId>,
     attempts: BTreeMap<String, u32>,
     last_round: Option<u64>,
     node_rounds: BTreeMap<u64, u64>,
-    journal_started: BTreeSet<u32>,
-    journal_ended: BTreeSet<u32>,
+    /// Processes whose start and end a leader wrote. One that was frozen may write what its successor has written.
+    journal_started: BTreeSet<(u64, u32)>,
+    journal_ended: BTreeSet<(u64, u32)>,
     signals: BTreeMap<u64, u32>,
     /// Every later snapshot has the request to stop.
     stop_is_safe: bool,
@@ -192,7 +197,13 @@ impl World {
         if nodes.is_empty() {
             return;
         }
-        let other = *self.observer.leaders_of_epoch.entry(epoch).or_insert(id);
+        self.observer.leaders_of_epoch.insert(epoch, id);
+    }
+
+    /// A leader had an effect on another node, or on disk: no other one has in the same epoch. A leader that is cut off may form a
+    /// membership of which nobody else hears; its number is then used again.
+    pub(super) fn leader_felt(&mut self, id: u64, epoch: Epoch) {
+        let other = *self.observer.felt_leaders.entry(epoch).or_insert(id);
         if other != id {
             self.violation("1", format!("n{id} and n{other} both lead epoch {}", epoch.0));
         }
@@ -315,27 +326,37 @@ impl World {
         if self.view(id).stop_at.is_some() {
             return;
         }
-        let held = Self::held_by(self.processes.values().filter(|process| is_useful(process)));
+        let known = self.view(id).inventoried.clone();
+        let counts = |process: &&Process| is_useful(process) && known.contains(&NodeId(process.agent));
+        let held = Self::held_by(self.processes.values().filter(counts));
         let view = self.view(id);
         view.stop_at = Some(now);
         view.stop_state = held;
     }
 
-    /// A supervisor has handled one input.
-    pub(super) fn input_handled(&mut self, id: u64, effects: &[Effect]) {
-        // Messages of a round that is over owe nothing.
-        let journalled = effects.iter().any(|effect| matches!(effect, Effect::Journal(EventKind::EpochEnded(_))));
-        if !journalled && !effects.iter().any(|effect| matches!(effect, Effect::Commit(_))) {
-            return;
-        }
-        let mut written = BTreeSet::new();
+    /// A supervisor asked for effects, on an input or when it decided.
+    pub(super) fn effects_asked(&mut self, id: u64, effects: &[Effect]) {
         for effect in effects {
-            match effect {
-                Effect::Journal(EventKind::EpochEnded(report)) => _ = written.insert(report.step),
-                Effect::Commit(_) | _ => {}
+            let durable = matches!(
+                effect,
+                Effect::Commit(_)
+                    | Effect::MakeRoom(_)
+                    | Effect::DiscardAttempt { .. }
+                    | Effect::WriteRunFile { .. }
+                    | Effect::NoteChunk(_)
+                    | Effect::MakeLogDir { .. }
+                    | Effect::SetAsideCheckpoint { .. }
+                    | Effect::FindCheckpoint
+            );
+            if durable && self.view(id).fenced {
+                self.violation("1", format!("n{id} is fenced and writes: {effect:?}"));
+            }
+            if let Effect::Send { node, command } = effect
+                && !self.view(id).inventoried.contains(node)
+            {
+                self.violation("12", format!("n{id} sends to n{}, which is not inventoried: {command:?}", node.0));
             }
         }
-        let _ = (id, written);
     }
 
     /// A supervisor has decided.
@@ -367,20 +388,6 @@ impl World {
 
     /// A leader carries out an effect.
     pub(super) fn effect_observed(&mut self, id: u64, effect: &Effect) {
-        let durable = matches!(
-            effect,
-            Effect::Commit(_)
-                | Effect::MakeRoom(_)
-                | Effect::DiscardAttempt { .. }
-                | Effect::WriteRunFile { .. }
-                | Effect::NoteChunk(_)
-                | Effect::MakeLogDir { .. }
-                | Effect::SetAsideCheckpoint { .. }
-                | Effect::FindCheckpoint
-        );
-        if durable && self.view(id).fenced {
-            self.violation("1", format!("n{id} is fenced and writes: {effect:?}"));
-        }
         match effect {
             Effect::Send { node, command } => self.command_observed(id, *node, command),
             Effect::Journal(event) => self.journal_observed(id, event),
@@ -393,9 +400,6 @@ impl World {
     }
 
     fn command_observed(&mut self, id: u64, node: NodeId, command: &NodeCommand) {
-        if !self.view(id).inventoried.contains(&node) {
-            self.violation("12", format!("n{id} sends to n{}, which is not inventoried: {command:?}", node.0));
-        }
         match command {
             NodeCommand::Start { worker, seat, .. } => {
                 let slot = seat.map(|seat| seat.local_rank);
@@ -453,10 +457,17 @@ impl World {
     /// A slot is given to a worker: nobody else has its device.
     fn check_slot(&mut self, id: u64, node: NodeId, slot: u32, worker: WorkerId) {
         let other = self.view(id).workers.iter().find(|seen| {
-            *seen.0 != worker && seen.1.node == node && seen.1.slot == Some(slot) && seen.1.has_device && !seen.1.settled
+            *seen.0 != worker
+                && seen.1.node == node
+                && seen.1.slot == Some(slot)
+                && seen.1.has_device
+                && !seen.1.settled
         });
         if let Some(other) = other.map(|other| *other.0) {
-            let what = format!("n{id} gives device {slot} of n{} to worker {worker} before worker {other} has settled", node.0);
+            let what = format!(
+                "n{id} gives device {slot} of n{} to worker {worker} before worker {other} has settled",
+                node.0
+            );
             self.violation("2", what);
         }
     }
@@ -488,7 +499,8 @@ impl World {
 
     /// A leader begins a round.
     fn new_round(&mut self, id: u64, round: u64) {
-        let holds = self.disk.lock == Some(id);
+        // One that was frozen may wake and begin a round that nobody takes part in.
+        let holds = self.observer.leaders_of_epoch.last_key_value().is_some_and(|newest| *newest.1 == id);
         let last = self.observer.last_round;
         if holds && last.is_some_and(|last| last >= round) {
             self.violation("3", format!("n{id} begins round {round} after {last:?}"));
@@ -547,7 +559,8 @@ impl World {
                 self.violation("4", format!("local world of round {round}: {} of {local}", seat.1.local_world_size));
             }
         }
-        let tasks: BTreeSet<(String, Option<std::path::PathBuf>)> = seats.iter().map(|seat| attempt_of(&seat.1)).collect();
+        let tasks: BTreeSet<(String, Option<std::path::PathBuf>)> =
+            seats.iter().map(|seat| attempt_of(&seat.1)).collect();
         if tasks.len() > 1 {
             self.violation("4", format!("tasks of round {round} of n{id} differ: {tasks:?}"));
         }
@@ -575,6 +588,9 @@ impl World {
             return;
         }
         let view = &self.observer.views[&id];
+        if view.over {
+            return;
+        }
         let reachable = |process: &&Process| view.inventoried.contains(&NodeId(process.agent));
         let stands = |process: &&Process| is_useful(process) && process.stage == Stage::Idle;
         let standing = Self::held_by(self.processes.values().filter(reachable).filter(stands));
@@ -582,7 +598,9 @@ impl World {
         let kept = Self::held_by(self.processes.values().filter(seated).filter(stands));
         if standing > kept && standing > self.disk.furthest {
             let newest = self.disk.furthest;
-            let what = format!("round {round} of n{id} begins with {kept:?}, though {standing:?} stands ({newest:?} is saved)");
+            let what = format!(
+                "round {round} of n{id} begins with {kept:?}, though {standing:?} stands ({newest:?} is saved)"
+            );
             self.violation("8", what);
         }
     }
@@ -600,12 +618,18 @@ impl World {
         let now = self.now;
         let Some(process) = self.processes.get(&pid) else { return };
         let useful = is_useful(process);
-        let late = process.over_at.is_some_and(|at| now.saturating_sub(at) >= HALT_WAIT);
+        let over_at = process.over_at;
         let hung = self.plan.hang_timeout.is_some_and(|limit| now.saturating_sub(process.progress_at) >= limit);
         let grace = self.plan.grace;
         let node_ends = self.agents.get(&process.agent).is_none_or(|agent| agent.end.is_some());
         let view = &self.observer.views[&id];
-        let grace_over = view.stop_at.is_some_and(|at| now >= at + grace);
+        // A run that is to stop keeps half of its time for saving.
+        let ends_at = [view.stop_at, view.giving_up_at].into_iter().flatten().min().map(|at| at + grace);
+        let late = over_at.is_some_and(|at| {
+            let half = ends_at.map(|end| end.saturating_sub(at) / 2).map(|half| half.saturating_sub(BATCH_MAX));
+            now.saturating_sub(at) >= half.map_or(HALT_WAIT, |half| half.min(HALT_WAIT))
+        });
+        let grace_over = [view.stop_at, view.giving_up_at].into_iter().flatten().any(|at| now >= at + grace);
         let excused = late
             || hung
             || grace_over
@@ -616,15 +640,20 @@ impl World {
             || self.plan.on_failure == Recovery::Restart
             || !view.inventoried.contains(&NodeId(process.agent))
             || process.seat().is_some_and(|seat| view.round.is_some_and(|round| seat.round + 1 < round));
-        let before = Self::held_by(self.processes.values().filter(|other| is_useful(other)));
+        let known = view.inventoried.clone();
+        let counts = |other: &&Process| is_useful(other) && known.contains(&NodeId(other.agent));
+        let before = Self::held_by(self.processes.values().filter(counts));
         self.processes.get_mut(&pid).into_iter().for_each(|process| process.given_up = true);
         if excused || !useful {
             return;
         }
-        let after = Self::held_by(self.processes.values().filter(|other| is_useful(other)));
+        let after = Self::held_by(self.processes.values().filter(counts));
         if before > after && before > self.disk.furthest {
             let saved = self.disk.furthest;
-            self.violation("7", format!("n{id} ends process {pid}, the last to hold step {before:?}; {saved:?} is saved"));
+            self.violation(
+                "7",
+                format!("n{id} ends process {pid}, the last to hold step {before:?}; {saved:?} is saved"),
+            );
         }
     }
 
@@ -654,7 +683,10 @@ impl World {
         let world = self.observer.attempts.get(attempt).copied();
         if world != u32::try_from(tables.len()).ok() {
             let count = tables.len();
-            self.violation("6", format!("n{id} commits step {step} of {count} shards, expected {world:?} of attempt {attempt}"));
+            self.violation(
+                "6",
+                format!("n{id} commits step {step} of {count} shards, expected {world:?} of attempt {attempt}"),
+            );
         }
         let named = tables.iter().zip(0u32..).all(|pair| pair.0.file == name::shard(pair.1));
         if !named {
@@ -662,7 +694,10 @@ impl World {
         }
         self.check_shards(id, complete);
         if let Some(owed) = self.view(id).owed.iter().find(|owed| **owed <= *step).copied() {
-            self.violation("13", format!("n{id} commits step {step} before the journal has the epoch that ended at step {owed}"));
+            self.violation(
+                "13",
+                format!("n{id} commits step {step} before the journal has the epoch that ended at step {owed}"),
+            );
         }
     }
 
@@ -672,7 +707,10 @@ impl World {
         if !all && self.disk.lock == Some(id) {
             let step = complete.step;
             let expected = complete.tables.len();
-            self.violation("6", format!("n{id} commits step {step}, of which {there:?} of {expected} shards are on disk"));
+            self.violation(
+                "6",
+                format!("n{id} commits step {step}, of which {there:?} of {expected} shards are on disk"),
+            );
         }
     }
 
@@ -706,6 +744,7 @@ impl World {
         self.stop_learned(id);
         let begun = self.observer.rounds > 0;
         let view = self.view(id);
+        view.stop_at = view.stop_at.min(Some(at));
         view.stop_answered = true;
         let others: Vec<NodeId> = view.inventoried.iter().copied().filter(|node| node.0 != id).collect();
         let acked = |node: &NodeId| view.acked.get(node).copied() >= view.sent.get(node).copied();
@@ -721,6 +760,10 @@ impl World {
     }
 
     fn journal_observed(&mut self, id: u64, event: &EventKind) {
+        let self_now = self.now;
+        if let EventKind::RoundFailed { restarting: false, .. } = event {
+            self.view(id).giving_up_at.get_or_insert(self_now);
+        }
         match event {
             EventKind::RoundStarted { round, world_size, .. } => {
                 if self.view(id).started {
@@ -732,15 +775,20 @@ impl World {
                 self.round_end_written(id, round.0, cause);
             }
             EventKind::WorkerStarted { pid, .. } | EventKind::SpareStarted { pid, .. } => {
-                if !self.observer.journal_started.insert(*pid) {
+                if !self.observer.journal_started.insert((id, *pid)) && *pid > 0 {
                     self.violation("13", format!("the start of process {pid} is written twice"));
                 }
             }
-            EventKind::WorkerExited { pid, .. } | EventKind::SpareEnded { pid, .. } | EventKind::WorkerDismissed { pid, .. } => {
-                if !self.observer.journal_ended.insert(*pid) {
+            EventKind::WorkerExited { pid, .. }
+            | EventKind::SpareEnded { pid, .. }
+            | EventKind::WorkerDismissed { pid, .. } => {
+                if !self.observer.journal_ended.insert((id, *pid)) && *pid > 0 {
                     self.violation("13", format!("the end of process {pid} is written twice"));
                 }
             }
+            // A worker of a node that was lost and came back: nothing had ended.
+            EventKind::SeatTaken { pid, .. } => _ = self.observer.journal_ended.remove(&(id, *pid)),
+            EventKind::GaveUp { .. } => _ = self.view(id).giving_up_at.get_or_insert(self_now),
             EventKind::EpochEnded(report) => _ = self.view(id).owed.remove(&report.step),
             EventKind::SpareReady { .. } | EventKind::NodeJoined { .. } => self.observer.joins += 1,
             EventKind::WorkerReady { round, rank, .. } => self.check_ready(id, round.0, rank.0),
@@ -759,7 +807,10 @@ impl World {
         let process = worker.and_then(|worker| self.processes.values().find(|process| process.worker == worker));
         let ready = process.and_then(|process| process.ready_in);
         if ready != Some(round) {
-            self.violation("second list", format!("n{id} writes that rank {rank} is ready in round {round}, which it was in {ready:?}"));
+            self.violation(
+                "second list",
+                format!("n{id} writes that rank {rank} is ready in round {round}, which it was in {ready:?}"),
+            );
         }
     }
 
@@ -790,7 +841,8 @@ impl World {
             self.violation("11", format!("n{id} finishes and has not answered {open} requests"));
         }
         let now = self.now;
-        let left: Vec<Pid> = self.processes.values().filter(|one| one.alive && one.agent == id).map(|one| one.pid).collect();
+        let left: Vec<Pid> =
+            self.processes.values().filter(|one| one.alive && one.agent == id).map(|one| one.pid).collect();
         for pid in left {
             let frozen = self.processes[&pid].unkillable_until.is_some_and(|until| until > now);
             let named = outcome.unkillable.iter().any(|known| known.1 == pid);
@@ -818,7 +870,10 @@ impl World {
         };
         if wanted > saved {
             let end = &outcome.end;
-            self.violation("liveness", format!("n{id} ends as {end:?}: step {wanted:?} was held, {saved:?} is saved, and no reason is given"));
+            self.violation(
+                "liveness",
+                format!("n{id} ends as {end:?}: step {wanted:?} was held, {saved:?} is saved, and no reason is given"),
+            );
         }
     }
 
@@ -842,7 +897,8 @@ impl World {
         if !closes {
             self.observer.lost_silently.insert(id);
         }
-        let led_to_end = |agent: &super::agents::Agent| agent.leader.as_ref().is_some_and(|leader| leader.outcome.is_some());
+        let led_to_end =
+            |agent: &super::agents::Agent| agent.leader.as_ref().is_some_and(|leader| leader.outcome.is_some());
         let ended = self.agents.get(&id).is_some_and(|agent| agent.end.is_some() || led_to_end(agent));
         if !ended {
             self.fault_felt();

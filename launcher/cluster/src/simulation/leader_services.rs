@@ -1,9 +1,7 @@
 //! What leading needs beyond deciding: the lock of the run directory, the journal, the thread that commits, and the users' requests. The
 //! real supervisor decides; a crash may end the list of its effects anywhere.
 
-use super::{
-    world::{Event, Time, World},
-};
+use super::world::{Event, Time, World};
 use crate::{
     node_agent::input::NodeInput,
     rendezvous::NodeId,
@@ -107,7 +105,8 @@ impl World {
     /// A node takes the lead from one that is gone.
     pub(super) fn next_leader(&mut self, id: u64, epoch: Epoch, members: Vec<NodeId>, snapshot: RunSnapshot) {
         let Some(agent) = self.agents.get(&id) else { return };
-        let settings = self.plan.supervisor(NodeId(id), &agent.host, format!("{id:x}"));
+        let mut settings = self.plan.supervisor(NodeId(id), &agent.host, format!("{id:x}"));
+        settings.first_round = self.disk.log_dirs.last().map_or(0, |last| last + 1);
         self.trace(|| format!("n{id} leads epoch {} from {snapshot:?}", epoch.0));
         self.lead_taken(id, epoch, &snapshot);
         let supervisor = Supervisor::take_over(settings, KernelBook::default(), snapshot);
@@ -167,10 +166,12 @@ impl World {
             }
             let before = effects.len();
             leader.supervisor.on(own_now, input, &mut effects);
-            self.input_handled(id, &effects[before..]);
+            self.effects_asked(id, &effects[before..]);
         }
         let phase = leader.supervisor.phase_name();
+        let before = effects.len();
         leader.supervisor.settle(own_now, &mut effects);
+        self.effects_asked(id, &effects[before..]);
         let after = leader.supervisor.phase_name();
         if phase != after {
             self.trace(|| format!("L{id} is {after}, was {phase}"));
@@ -381,6 +382,10 @@ impl World {
             Err(CommitFailure { error: "no space left on device".to_owned(), disk_full: true, fenced: false })
         } else {
             self.check_commit(complete);
+            let leader = self.disk.lock.and_then(|id| Some((id, self.agents.get(&id)?.leader.as_ref()?.epoch)));
+            if let Some(leader) = leader {
+                self.leader_felt(leader.0, leader.1);
+            }
             let path = self.disk.commit(attempt, *step);
             Ok(CommittedCheckpoint { path, bytes: 1, metric: *metric })
         };
@@ -407,8 +412,5 @@ fn refused(task: StoreTask) -> Option<Input> {
 
 /// Inputs that say nothing but that nodes live.
 fn is_progress(input: &Input) -> bool {
-    matches!(
-        input,
-        Input::Node { event: enn_common::wire::node_agent::NodeEvent::Progress(_), .. } | Input::Tick
-    )
+    matches!(input, Input::Node { event: enn_common::wire::node_agent::NodeEvent::Progress(_), .. } | Input::Tick)
 }

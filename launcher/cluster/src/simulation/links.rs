@@ -1,16 +1,12 @@
 //! The network between nodes: connections that keep their messages in order, cuts, and what is left of connections that were given up.
 
-use super::{
-    random::Random,
-    world::Time,
-};
+use super::{random::Random, world::Time};
 use crate::rendezvous::simulated::{LinkId, Packet};
 use std::{collections::BTreeMap, time::Duration};
 
 /// A machine by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Machine(pub(super) usize);
-
 
 /// One end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

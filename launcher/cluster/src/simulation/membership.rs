@@ -150,10 +150,6 @@ impl Membership {
         }
     }
 
-    pub(crate) fn is_host(&self) -> bool {
-        matches!(&self.seat, Seat::Host(hosting) if !matches!(hosting.state.stage, Stage::Over(_)))
-    }
-
     /// Whether it hosts a rendezvous, also one that is over.
     pub(crate) fn hosts(&self) -> bool {
         matches!(self.seat, Seat::Host(_))

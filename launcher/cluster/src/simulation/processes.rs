@@ -430,7 +430,10 @@ impl World {
         if let Some(before) = in_round.filter(|before| process.over.is_none_or(|over| over < *before)) {
             let worker = process.worker;
             let round = seat.round;
-            self.violation("second list", format!("worker {worker} is assigned to round {round} while it works in round {before}"));
+            self.violation(
+                "second list",
+                format!("worker {worker} is assigned to round {round} while it works in round {before}"),
+            );
         }
     }
 
@@ -546,7 +549,9 @@ impl World {
         let agent = process.agent;
         let connection = process.connection;
         let hangup = process.said_until.max(now);
-        self.trace(|| format!("process {pid} of worker {} ends: code {code:?}, signal {signal:?}, by {by:?}", page.worker));
+        self.trace(|| {
+            format!("process {pid} of worker {} ends: code {code:?}, signal {signal:?}, by {by:?}", page.worker)
+        });
         self.leave_group(pid);
         self.break_group_of(pid);
         self.state_lost(pid);

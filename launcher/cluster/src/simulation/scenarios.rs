@@ -8,7 +8,10 @@ use super::{
     run_plan::{RunPlan, Sharding},
     shrink,
 };
-use enn_common::{config::train::Recovery, wire::{command::Request, node_agent::StopSignal}};
+use enn_common::{
+    config::train::Recovery,
+    wire::{command::Request, node_agent::StopSignal},
+};
 use std::time::Duration;
 
 /// Scenarios, and effects of each before which the leader dies in a profile without optimisation.
