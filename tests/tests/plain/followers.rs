@@ -115,10 +115,10 @@ fn nodes(hosts: &[&'static str], workers: u32, options: &[&str], script: &str) -
     (dir, nodes)
 }
 
-fn stepped(what: &EventKind) -> Option<u64> {
-    match what {
-        EventKind::Stepped { step, .. } => Some(*step),
-        _ => None,
+/// Waits until so many workers are ready.
+fn all_ready(node: &mut Node, workers: usize) {
+    for _ in 0..workers {
+        node.until(|what| matches!(what, EventKind::WorkerReady { .. }).then_some(()));
     }
 }
 
@@ -172,7 +172,7 @@ fn nodes_finish_together_and_one_checkpoint_has_the_shards_of_all() {
 #[test]
 fn a_signal_to_any_node_stops_all_and_a_dead_worker_of_a_follower_is_replaced() {
     let (_dir, mut nodes) = nodes(&["a", "b"], 1, &["min=2"], WORK);
-    nodes[0].until(stepped);
+    all_ready(&mut nodes[0], 2);
     let pid = workers_beside(&nodes[0], "a")[0];
     kill_9(pid.cast_signed());
     nodes[0].until(|what| matches!(what, EventKind::Recovered { .. }).then_some(()));
@@ -184,7 +184,7 @@ fn a_signal_to_any_node_stops_all_and_a_dead_worker_of_a_follower_is_replaced() 
 fn the_workers_of_a_successor_stay_where_they_are() {
     // Whoever takes over prepares for a while.
     let (_dir, mut nodes) = nodes(&["a", "b", "c"], 2, &["max=3", "prepare=1"], WORK);
-    nodes[0].until(stepped);
+    all_ready(&mut nodes[0], 6);
     let mut others = workers_beside(&nodes[0], "a");
     nodes[0].signal(Signal::SIGKILL);
     drop(nodes.remove(0));
@@ -204,10 +204,9 @@ fn the_workers_of_a_successor_stay_where_they_are() {
 #[test]
 fn the_lead_changes_as_often_as_the_leader_dies() {
     let (_dir, mut nodes) = nodes(&["a", "b", "c", "d"], 1, &["max=4"], WORK);
-    nodes[0].until(stepped);
+    all_ready(&mut nodes[0], 4);
     drop(nodes.remove(0));
-    let mut second = successor(&mut nodes);
-    second.until(stepped);
+    let second = successor(&mut nodes);
     drop(second);
     let third = successor(&mut nodes);
     third.signal(Signal::SIGINT);
@@ -218,7 +217,7 @@ fn the_lead_changes_as_often_as_the_leader_dies() {
 #[test]
 fn a_leader_that_is_drained_leaves_the_lead_to_another_node() {
     let (dir, mut nodes) = nodes(&["a", "b", "c"], 1, &["max=3"], WORK);
-    nodes[0].until(stepped);
+    all_ready(&mut nodes[0], 3);
     asked(dir.path(), &Request::Drain { node: Some("a".into()) }).unwrap();
     assert_eq!(nodes.remove(0).end(), "led: Ok(HandedOff)");
     // Its workers end; nothing failed.
@@ -248,7 +247,7 @@ fn a_leader_that_is_drained_leaves_the_lead_to_another_node() {
 #[test]
 fn a_second_signal_kills_the_workers_of_a_node_that_prepares_to_lead() {
     let (_dir, mut nodes) = nodes(&["a", "b", "c"], 1, &["max=3", "prepare=3"], WORK);
-    nodes[0].until(stepped);
+    all_ready(&mut nodes[0], 3);
     let others = workers_beside(&nodes[0], "a");
     drop(nodes.remove(0));
     nodes[0].until(|what| matches!(what, EventKind::Warned { .. }).then_some(()));
