@@ -77,7 +77,7 @@ impl Supervisor {
     pub(super) fn fenced_by(&mut self, error: &str) {
         self.fence();
         self.led_elsewhere = true;
-        if !self.phase.is_last() {
+        if !self.is_ending() {
             let reason = words::fenced(error);
             self.journal(EventKind::GaveUp { reason: reason.clone() });
             self.giving_up.get_or_insert(reason);

@@ -265,6 +265,11 @@ impl Supervisor {
         self.stop.is_some() || self.giving_up.is_some()
     }
 
+    /// Returns whether nothing but the end of the run follows.
+    pub(super) fn is_ending(&self) -> bool {
+        self.verdict.is_some() || self.killed || self.phase.is_ending()
+    }
+
     /// Returns whether there is a run that another node could take over.
     pub(super) fn has_begun(&self) -> bool {
         self.successor || self.record.rounds > 0
@@ -325,7 +330,7 @@ impl Supervisor {
     }
 
     /// Returns what the next leader has to know.
-    pub(crate) fn snapshot(&self) -> RunSnapshot {
+    pub(super) fn snapshot(&self) -> RunSnapshot {
         let leaving = self.nodes.leaving().iter().filter_map(|node| self.nodes.get(*node));
         let leaving = leaving.map(|node| node.host.clone()).chain(self.to_leave.iter().cloned()).collect();
         RunSnapshot {
@@ -359,53 +364,10 @@ impl Supervisor {
     }
 }
 
-/// Description of a worker for the invariants of a simulation.
-#[cfg(test)]
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct WorkerView {
-    pub(crate) worker: WorkerId,
-    pub(crate) node: crate::rendezvous::NodeId,
-    pub(crate) local_rank: u32,
-    /// Rank in the present round.
-    pub(crate) rank: Option<u32>,
-    pub(crate) ready: bool,
-    /// Whole steps after which it left the round with the state of training.
-    pub(crate) keeps: Option<u64>,
-    /// Its end was reported and it has not settled.
-    pub(crate) exited: bool,
-    pub(crate) unkillable: bool,
-}
-
 #[cfg(test)]
 impl Supervisor {
-    pub(crate) fn workers(&self) -> Vec<WorkerView> {
-        let view = |worker: &super::worker_table::Worker| {
-            Some(WorkerView {
-                worker: worker.id,
-                node: self.nodes.get(worker.slot.node)?.id,
-                local_rank: worker.slot.index.0,
-                rank: worker.rank().map(|rank| rank.0),
-                ready: worker.seat().is_some_and(|seat| seat.ready.is_some()),
-                keeps: worker.kept_step(),
-                exited: !worker.lives(),
-                unkillable: worker.unkillable,
-            })
-        };
-        self.workers.all().filter_map(view).collect()
-    }
-
     /// Counts again what the tables count; one sentence when they differ.
     pub(crate) fn recount(&self) -> Result<(), String> {
         self.workers.recount()
-    }
-
-    /// Number and attempt of the present round.
-    pub(crate) fn round(&self) -> (u64, String) {
-        (self.round.number.0, self.round.attempt.clone())
-    }
-
-    /// The run may go on elsewhere: this side writes nothing more.
-    pub(crate) fn is_fenced(&self) -> bool {
-        self.fenced
     }
 }

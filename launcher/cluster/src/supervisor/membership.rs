@@ -12,7 +12,7 @@ use super::{
     seating::NodeIndex,
     settings::RunJob,
     words,
-    worker_table::{Place, Seat, Worker, slot},
+    worker_table::{Seat, Worker, WorkerPlace, slot},
 };
 use crate::rendezvous::NodeId;
 use enn_common::{
@@ -118,7 +118,7 @@ impl Supervisor {
         if let NodeEvent::Inventory(inventory) = event {
             return self.inventory(node, &inventory);
         }
-        let Some(index) = self.nodes.hear(node, self.now) else { return };
+        let Some(index) = self.nodes.note_event(node, self.now) else { return };
         if let NodeEvent::SnapshotWritten { worker, ticket, result } = event {
             self.ledger.written(worker, ticket, result.map(|table| *table), self.now);
             return self.extend_commits();
@@ -241,14 +241,14 @@ impl Supervisor {
         let now = self.now;
         // A worker without state need not leave the round; it loads what it can.
         let place = match living.seat {
-            Some(seat) if living.ending => Place::Dismissed { round: Round(seat.round), rank: Rank(seat.rank) },
+            Some(seat) if living.ending => WorkerPlace::Dismissed { round: Round(seat.round), rank: Rank(seat.rank) },
             Some(seat) if living.stateful => {
                 let halted = seat.halted;
                 let share = seat.share;
                 let new = Seat::new(Round(seat.round), Rank(seat.rank), true, now);
-                Place::Seat(Seat { halted, share, ready: Some(now), ..new })
+                WorkerPlace::Seat(Seat { halted, share, ready: Some(now), ..new })
             }
-            Some(_) | None => Place::Spare,
+            Some(_) | None => WorkerPlace::Spare,
         };
         let mut worker = Worker::new(living.worker, slot(node, living.local_rank), place, now);
         worker.pid = Some(living.pid);
@@ -265,7 +265,7 @@ impl Supervisor {
 
     /// Stops the run as it was asked when this supervisor did not lead it, or did not hear of it.
     fn stop_as_was_asked(&mut self, signal: StopSignal) {
-        if self.stop.is_none() && !self.phase.is_last() {
+        if self.stop.is_none() && !self.is_ending() {
             self.signalled(signal, signal.name(), false);
         }
     }
@@ -319,7 +319,7 @@ impl Supervisor {
         if index != NodeIndex::OWN {
             return self.expel(node, reason.to_owned());
         }
-        if !self.phase.is_last() {
+        if !self.is_ending() {
             self.give_up_for(reason.to_owned());
         }
     }
@@ -331,7 +331,7 @@ impl Supervisor {
             MembershipEnd::Finished => {}
             MembershipEnd::Stopped { by } => {
                 self.part_from_all();
-                if !self.is_stopping() && !self.phase.is_last() {
+                if !self.is_stopping() && !self.is_ending() {
                     self.journal(EventKind::GaveUp { reason: words::run_was_stopped(&by) });
                     self.signalled(StopSignal::Terminate, StopSignal::Terminate.name(), false);
                 }
@@ -341,7 +341,7 @@ impl Supervisor {
                 if fenced {
                     self.fence();
                 }
-                if self.phase.is_last() {
+                if self.is_ending() {
                     return;
                 }
                 if fenced {

@@ -63,5 +63,3 @@ mod worker_table;
 pub use complete_checkpoint::CompleteCheckpoint;
 pub use input::MembershipEnd;
 pub use machine::Supervisor;
-#[cfg(test)]
-pub(crate) use machine::WorkerView;

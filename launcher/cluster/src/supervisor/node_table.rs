@@ -38,7 +38,7 @@ pub(super) struct NodeEntry {
     /// Number of requests in the newest snapshot that it acknowledged.
     acknowledged: u64,
     /// Time of the last event of its agent.
-    pub(super) heard: Time,
+    pub(super) last_event_at: Time,
 }
 
 /// The nodes, and who takes part.
@@ -139,7 +139,7 @@ impl NodeTable {
         let host = inventory.host.clone();
         self.nodes.insert(
             index,
-            NodeEntry { id, host, workers, workers_max, leaving: Leaving::No, acknowledged: 0, heard: now },
+            NodeEntry { id, host, workers, workers_max, leaving: Leaving::No, acknowledged: 0, last_event_at: now },
         );
         self.by_id.insert(id, index);
         Welcome::New(index)
@@ -163,10 +163,10 @@ impl NodeTable {
     }
 
     /// Notes that the agent of a node lives; returns its number.
-    pub(super) fn hear(&mut self, id: NodeId, now: Time) -> Option<NodeIndex> {
+    pub(super) fn note_event(&mut self, id: NodeId, now: Time) -> Option<NodeIndex> {
         let index = self.index(id)?;
         if let Some(node) = self.nodes.get_mut(&index) {
-            node.heard = now;
+            node.last_event_at = now;
         }
         Some(index)
     }
@@ -274,7 +274,7 @@ impl NodeTable {
     /// A process is started on the node: its agent has something to report from now on.
     pub(super) fn expect_reports(&mut self, index: NodeIndex, now: Time) {
         if let Some(node) = self.nodes.get_mut(&index) {
-            node.heard = now;
+            node.last_event_at = now;
         }
     }
 
@@ -291,7 +291,8 @@ impl NodeTable {
         }
         let awaited: Vec<NodeId> = if self.is_over { Vec::new() } else { self.awaited.iter().copied().collect() };
         let reporting = |index: NodeIndex| index != NodeIndex::OWN && has_workers(index);
-        let last = self.nodes.iter().filter(|(index, _)| reporting(**index)).map(|(_, node)| (node.heard, node.id));
+        let last =
+            self.nodes.iter().filter(|(index, _)| reporting(**index)).map(|(_, node)| (node.last_event_at, node.id));
         let all: Vec<(Time, NodeId)> = last.chain(awaited.into_iter().map(|id| (self.since, id))).collect();
         let (silent, heard): (Vec<_>, Vec<_>) = all.into_iter().partition(|(at, _)| *at + limit <= now);
         self.silence_check = heard.iter().map(|(at, _)| *at).min().unwrap_or(now);
@@ -338,7 +339,7 @@ mod tests {
         assert_eq!(nodes.welcome(NodeId(2), &inventory(4), at(2)), Welcome::New(NodeIndex(1)));
         assert_eq!(nodes.welcome(NodeId(2), &inventory(4), at(2)), Welcome::Known(NodeIndex(1)));
         assert!(nodes.is_settled());
-        nodes.hear(NodeId(2), at(50));
+        nodes.note_event(NodeId(2), at(50));
         assert_eq!(nodes.silent(limit, at(109), |_| true), []);
         assert_eq!(nodes.silent(limit, at(121), |_| true), [NodeId(2)]);
         assert_eq!(nodes.silent(limit, at(200), |_| false), [], "it has nothing to report");

@@ -9,7 +9,7 @@ use super::{
     seating::{self, NodeIndex},
     straggler_watch::PageLook,
     words,
-    worker_table::{Place, Worker},
+    worker_table::{Worker, WorkerPlace},
 };
 use enn_common::{event::EventKind, id::Rank, wire::node_agent::WorkerFlag};
 
@@ -142,7 +142,7 @@ impl Supervisor {
         for slot in slots {
             let id = self.new_name();
             let logs = self.logs().join("spares").join(format!("worker-{id}"));
-            self.spawn(Worker::new(id, slot, Place::Spare, self.now), None, logs);
+            self.spawn(Worker::new(id, slot, WorkerPlace::Spare, self.now), None, logs);
         }
     }
 

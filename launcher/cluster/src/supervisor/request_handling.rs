@@ -64,7 +64,7 @@ impl Supervisor {
 
     /// Does what is asked, or says why not.
     fn handle_request(&mut self, request: Request) -> Result<String, String> {
-        if self.verdict.is_some() || self.phase.is_last() {
+        if self.is_ending() {
             return Err(words::run_ending());
         }
         if self.is_stopping() {

@@ -11,7 +11,7 @@ use super::{
     seating::{self, NodeIndex, PlannedSeat, SeatLimits, Slot, Taker},
     settings::RunJob,
     words,
-    worker_table::{Place, Seat, Worker},
+    worker_table::{Seat, Worker, WorkerPlace},
 };
 use enn_common::{
     event::EventKind,
@@ -212,7 +212,7 @@ impl Supervisor {
             self.dismiss(&[*id]);
             self.workers.edit(*id, |worker| {
                 if let Some(rank) = worker.rank() {
-                    worker.place = Place::Dismissed { round, rank };
+                    worker.place = WorkerPlace::Dismissed { round, rank };
                 }
             });
         }
@@ -384,7 +384,7 @@ impl Supervisor {
         let pid = self.workers.edit(worker, |worker| {
             let stateful = worker.seat().is_some_and(|seat| seat.stateful);
             worker.slot = slot;
-            worker.place = Place::Seat(Seat::new(round, rank, stateful, now));
+            worker.place = WorkerPlace::Seat(Seat::new(round, rank, stateful, now));
             worker.pid
         });
         let logs = self.logs().join(round.to_string()).join(rank.to_string());
@@ -402,7 +402,7 @@ impl Supervisor {
     fn start(&mut self, seat: &GivenSeat, plan: &RoundPlan) {
         let GivenSeat { rank, slot, worker, .. } = *seat;
         let round = plan.round;
-        let place = Place::Seat(Seat::new(round, rank, false, self.now));
+        let place = WorkerPlace::Seat(Seat::new(round, rank, false, self.now));
         let local_rank = slot.index.0;
         let world = plan.world;
         let local_world = plan.local_world(slot.node);

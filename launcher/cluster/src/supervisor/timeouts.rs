@@ -8,7 +8,7 @@ use super::{
     phase::Phase,
     seating::NodeIndex,
     words,
-    worker_table::{Overdue, Place, Worker},
+    worker_table::{Overdue, Worker, WorkerPlace},
 };
 use enn_common::{
     event::EventKind,
@@ -107,7 +107,7 @@ impl Supervisor {
         for (id, overdue) in self.workers.overdue(self.now) {
             let Some(worker) = self.workers.get(id) else { continue };
             let rank = worker.rank();
-            let is_seated = matches!(worker.place, Place::Seat(_));
+            let is_seated = matches!(worker.place, WorkerPlace::Seat(_));
             if overdue == Overdue::DoesNotEnd {
                 self.warn(words::finished_but_alive(rank));
                 self.workers.edit(id, |worker| worker.forgiven = true);
@@ -167,8 +167,8 @@ impl Supervisor {
         let seat = worker.seat()?;
         worker.connected.filter(|_| worker.lives() && !worker.ending)?;
         let node = worker.slot.node;
-        let heard = if node == NodeIndex::OWN { self.now } else { self.nodes.get(node)?.heard };
-        let idle = worker.idle(heard, self.now);
+        let last_event_at = if node == NodeIndex::OWN { self.now } else { self.nodes.get(node)?.last_event_at };
+        let idle = worker.idle(last_event_at, self.now);
         let ready = seat.ready.is_some();
         Some(Pulse { worker: worker.id, phase: worker.page.phase, step: worker.page.step, idle, ready })
     }

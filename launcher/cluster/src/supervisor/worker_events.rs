@@ -8,7 +8,7 @@ use super::{
     phase::Phase,
     seating::NodeIndex,
     words,
-    worker_table::{Place, Worker},
+    worker_table::{Worker, WorkerPlace},
 };
 use enn_common::{
     event::EventKind,
@@ -88,7 +88,7 @@ impl Supervisor {
         let forgiven = worker.forgiven || code == Some(0);
         let pid = worker.pid;
         // The last seat of a process that could not be killed, too.
-        let seat = if let Place::Seat(seat) = &worker.place { Some((seat.round, seat.rank)) } else { None };
+        let seat = if let WorkerPlace::Seat(seat) = &worker.place { Some((seat.round, seat.rank)) } else { None };
         let rank = worker.rank();
         if let Some(rank) = rank.filter(|_| self.reforms() && self.phase.is_under_way() && !forgiven) {
             // Before anything else: the others may wait for it in a collective.
@@ -128,13 +128,13 @@ impl Supervisor {
 
     fn process_without_seat_settled(&mut self, worker: &Worker, evidence: WorkerEvidence) {
         match worker.place {
-            Place::Dismissed { round, rank } => {
+            WorkerPlace::Dismissed { round, rank } => {
                 let ended = worker.pid.map(|pid| EventKind::WorkerDismissed { round, rank, pid });
                 ended.into_iter().for_each(|what| self.journal(what));
             }
             // It could not be killed, and all that follows from that is done.
-            Place::Seat(_) => {}
-            Place::Spare => {
+            WorkerPlace::Seat(_) => {}
+            WorkerPlace::Spare => {
                 let told_to_end = (worker.ending && worker.error.is_none()) || self.phase.is_last();
                 let (code, signal) = worker.exit.as_ref().map_or((None, None), |exit| (exit.code, exit.signal));
                 let ended = worker.pid.map(|pid| EventKind::SpareEnded { pid, code, signal });

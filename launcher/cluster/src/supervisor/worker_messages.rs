@@ -9,11 +9,12 @@ use super::{
     round::DamagedCheckpoint,
     settings::RunJob,
     words,
-    worker_table::{Place, WorkDone},
+    worker_table::{WorkDone, WorkerPlace},
 };
 use enn_common::{
     event::EventKind,
     id::{Rank, Round, WorkerId},
+    kernels::Quarantine,
     wire::{
         message::{FromWorker, StagedShard},
         node_agent::{NodeCommand, StateShare},
@@ -33,11 +34,6 @@ impl Supervisor {
             FromWorker::Hello { .. } => {}
             FromWorker::Warned { message } => self.worker_warned(id, rank, &message),
             FromWorker::Failed { error } => self.worker_failed(id, rank, error),
-            FromWorker::CheckpointDamaged { path, file } => {
-                if is_now {
-                    self.round.damaged.get_or_insert(DamagedCheckpoint { path, file });
-                }
-            }
             FromWorker::Lasting => self.budget.lasting |= is_now,
             FromWorker::Done { stopped } => {
                 let at = self.now;
@@ -49,53 +45,32 @@ impl Supervisor {
                 self.workers.edit(id, |worker| worker.entered |= entered);
             }
             FromWorker::Warm => self.worker_warm(id),
-            // It lost its seat before it entered, and has loaded everything since.
-            FromWorker::Halted { .. } if seat_round.is_none() => self.worker_warm(id),
-            FromWorker::Halted { round, step, kept } => {
-                if seat_round == Some(Round(round)) {
-                    self.worker_halted(id, step, kept);
-                }
-            }
+            FromWorker::Halted { round, step, kept } => match seat_round {
+                // It lost its seat before it entered, and has loaded everything since.
+                None => self.worker_warm(id),
+                Some(seat) if seat == Round(round) => self.worker_halted(id, step, kept),
+                Some(_) => {}
+            },
             FromWorker::ShareKept { round, share, of } => {
-                let share = StateShare { index: share, of };
                 if seat_round == Some(Round(round)) {
-                    self.workers.edit(id, |worker| {
-                        if let Some(seat) = worker.seat_mut() {
-                            seat.share = Some(share);
-                        }
-                    });
-                }
-            }
-            FromWorker::OutOfMemory { step, error } => {
-                if is_now {
-                    self.out_of_memory(rank, step, error);
+                    self.share_kept(id, StateShare { index: share, of });
                 }
             }
             FromWorker::KernelFaulted(fault) => self.kernel_faulted(rank, *fault),
             FromWorker::KernelRecovered { op, kernel, sig, step } => {
-                if let Some(entry) = self.kernels.recovered(&op, &kernel, sig, step) {
-                    self.write_kernels();
-                    self.journal(EventKind::KernelRecovered { rank, entry: Box::new(entry) });
-                }
+                let entry = self.kernels.recovered(&op, &kernel, sig, step);
+                self.kernel_recovered(rank, entry);
             }
             FromWorker::KernelsRan(ops) => {
                 self.kernels.ran(ops);
                 self.write_kernels();
             }
-            FromWorker::ShardWritten { step, epoch, dir, metric, table, blocked } => {
-                if is_now && self.counts_shards(id) {
-                    let shard = ReportedShard::OnDisk(table);
-                    let report = ShardReport { rank: rank.0, step, epoch, dir, metric, blocked, shard };
-                    self.ledger.reported(report, self.now);
-                }
-            }
-            FromWorker::ShardFailed { step, error } => {
-                if is_now && self.counts_shards(id) {
-                    self.ledger.failed(rank.0, step, &error);
-                }
-            }
             FromWorker::ShardStaged(shard) => self.shard_staged(id, rank, is_now, *shard),
-            FromWorker::Ready { .. }
+            FromWorker::CheckpointDamaged { .. }
+            | FromWorker::OutOfMemory { .. }
+            | FromWorker::ShardWritten { .. }
+            | FromWorker::ShardFailed { .. }
+            | FromWorker::Ready { .. }
             | FromWorker::ModelBuilt { .. }
             | FromWorker::Stepped { .. }
             | FromWorker::EpochEnded(_)
@@ -107,9 +82,40 @@ impl Supervisor {
             | FromWorker::Decided { .. } => {
                 // What was said in a round that is over is of no interest.
                 if is_now {
-                    self.journal_report(id, rank, message);
+                    self.round_message(id, rank, message);
                 }
             }
+        }
+    }
+
+    /// A worker that leaves the round keeps this share of the state.
+    fn share_kept(&mut self, id: WorkerId, share: StateShare) {
+        self.workers.edit(id, |worker| {
+            if let Some(seat) = worker.seat_mut() {
+                seat.share = Some(share);
+            }
+        });
+    }
+
+    /// A kernel was tried again and was right.
+    fn kernel_recovered(&mut self, rank: Rank, entry: Option<Quarantine>) {
+        if let Some(entry) = entry {
+            self.write_kernels();
+            self.journal(EventKind::KernelRecovered { rank, entry: Box::new(entry) });
+        }
+    }
+
+    /// A rank wrote its shard of a checkpoint.
+    fn shard_written(&mut self, id: WorkerId, report: ShardReport) {
+        if self.counts_shards(id) {
+            self.ledger.reported(report, self.now);
+        }
+    }
+
+    /// A rank could not write its shard.
+    fn shard_failed(&mut self, id: WorkerId, rank: Rank, step: u64, error: &str) {
+        if self.counts_shards(id) {
+            self.ledger.failed(rank.0, step, error);
         }
     }
 
@@ -154,7 +160,7 @@ impl Supervisor {
     /// A process without a seat has loaded everything.
     fn worker_warm(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
-        let is_new = !worker.warm && worker.place == Place::Spare;
+        let is_new = !worker.warm && worker.place == WorkerPlace::Spare;
         let pid = worker.pid.unwrap_or(0);
         let seconds = self.now.saturating_sub(worker.started).as_secs_f64();
         self.workers.edit(id, |worker| worker.warm = true);
@@ -198,10 +204,21 @@ impl Supervisor {
         self.leave(reason);
     }
 
-    /// Reports of the present round that are journaled as they are.
-    fn journal_report(&mut self, id: WorkerId, rank: Rank, message: FromWorker) {
+    /// A message of the present round. Most are journaled as they are.
+    fn round_message(&mut self, id: WorkerId, rank: Rank, message: FromWorker) {
         let round = self.round.number;
         let what = match message {
+            FromWorker::CheckpointDamaged { path, file } => {
+                self.round.damaged.get_or_insert(DamagedCheckpoint { path, file });
+                return;
+            }
+            FromWorker::OutOfMemory { step, error } => return self.out_of_memory(rank, step, error),
+            FromWorker::ShardWritten { step, epoch, dir, metric, table, blocked } => {
+                let shard = ReportedShard::OnDisk(table);
+                let report = ShardReport { rank: rank.0, step, epoch, dir, metric, blocked, shard };
+                return self.shard_written(id, report);
+            }
+            FromWorker::ShardFailed { step, error } => return self.shard_failed(id, rank, step, &error),
             FromWorker::Ready { device, backend, libtorch } => {
                 let Some(seconds) = self.worker_ready(id) else { return };
                 EventKind::WorkerReady { round, rank, device, backend, libtorch, seconds }
@@ -236,9 +253,8 @@ impl Supervisor {
             FromWorker::ChunkWritten { start, end, path, blake3 } => {
                 self.chunk_written(PredictedChunk { start, end, path, blake3 })
             }
+            // Handled above.
             FromWorker::Hello { .. }
-            | FromWorker::ShardWritten { .. }
-            | FromWorker::ShardFailed { .. }
             | FromWorker::Warned { .. }
             | FromWorker::Failed { .. }
             | FromWorker::Done { .. }
@@ -248,10 +264,8 @@ impl Supervisor {
             | FromWorker::Entered { .. }
             | FromWorker::Warm
             | FromWorker::Halted { .. }
-            | FromWorker::OutOfMemory { .. }
             | FromWorker::ShardStaged(_)
             | FromWorker::ShareKept { .. }
-            | FromWorker::CheckpointDamaged { .. }
             | FromWorker::Lasting => return,
         };
         self.journal(what);

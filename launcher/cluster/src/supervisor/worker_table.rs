@@ -30,9 +30,9 @@ const CONNECT_WAIT_MAX: Duration = Duration::from_secs(180);
 /// others. A spare has as long to become warm.
 const READY_WAIT_MAX: Duration = Duration::from_secs(900);
 
-/// Place of a worker in the run.
+/// WorkerPlace of a worker in the run.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Place {
+pub(super) enum WorkerPlace {
     /// It stands by.
     Spare,
     /// It has a seat in the present round, or in the one that is just over.
@@ -93,7 +93,7 @@ pub(super) struct Worker {
     pub(super) slot: Slot,
     /// `None` until its node reported its start.
     pub(super) pid: Option<u32>,
-    pub(super) place: Place,
+    pub(super) place: WorkerPlace,
     pub(super) exit: Option<WorkerExit>,
     /// It lives long after SIGKILL; nobody waits for its end.
     pub(super) unkillable: bool,
@@ -115,7 +115,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(id: WorkerId, slot: Slot, place: Place, now: Time) -> Self {
+    pub(super) fn new(id: WorkerId, slot: Slot, place: WorkerPlace, now: Time) -> Self {
         let idle = Duration::ZERO;
         let page = PageReading { phase: WorkerPhase::Boot, step: 0, waited: Duration::ZERO, idle, read_at: now };
         Self {
@@ -145,15 +145,15 @@ impl Worker {
 
     pub(super) fn seat(&self) -> Option<&Seat> {
         match &self.place {
-            Place::Seat(seat) if !self.unkillable => Some(seat),
-            Place::Seat(_) | Place::Spare | Place::Dismissed { .. } => None,
+            WorkerPlace::Seat(seat) if !self.unkillable => Some(seat),
+            WorkerPlace::Seat(_) | WorkerPlace::Spare | WorkerPlace::Dismissed { .. } => None,
         }
     }
 
     pub(super) fn seat_mut(&mut self) -> Option<&mut Seat> {
         match &mut self.place {
-            Place::Seat(seat) if !self.unkillable => Some(seat),
-            Place::Seat(_) | Place::Spare | Place::Dismissed { .. } => None,
+            WorkerPlace::Seat(seat) if !self.unkillable => Some(seat),
+            WorkerPlace::Seat(_) | WorkerPlace::Spare | WorkerPlace::Dismissed { .. } => None,
         }
     }
 
@@ -173,7 +173,7 @@ impl Worker {
     }
 
     fn is_spare(&self) -> bool {
-        self.place == Place::Spare && self.lives() && !self.ending && !self.unkillable
+        self.place == WorkerPlace::Spare && self.lives() && !self.ending && !self.unkillable
     }
 
     fn candidate(&self) -> SeatCandidate {
@@ -226,12 +226,12 @@ impl Worker {
             return Some((self.started + CONNECT_WAIT_MAX, Overdue::NotConnected));
         };
         match &self.place {
-            Place::Spare if self.warm => None,
-            Place::Spare => Some((connected + READY_WAIT_MAX, Overdue::NotWarm)),
-            Place::Seat(Seat { ready: None, halted: None, since, .. }) => {
+            WorkerPlace::Spare if self.warm => None,
+            WorkerPlace::Spare => Some((connected + READY_WAIT_MAX, Overdue::NotWarm)),
+            WorkerPlace::Seat(Seat { ready: None, halted: None, since, .. }) => {
                 Some((connected.max(*since) + READY_WAIT_MAX, Overdue::NotReady))
             }
-            Place::Seat(_) | Place::Dismissed { .. } => None,
+            WorkerPlace::Seat(_) | WorkerPlace::Dismissed { .. } => None,
         }
     }
 }
@@ -322,9 +322,9 @@ impl WorkerIndex {
         count(&mut self.seated_on, node, seat.is_some(), on);
         count(&mut self.warm_on, node, spare && worker.warm, on);
         let lost_seat = match worker.place {
-            Place::Dismissed { .. } => true,
-            Place::Seat(_) => worker.ending || !worker.lives(),
-            Place::Spare => false,
+            WorkerPlace::Dismissed { .. } => true,
+            WorkerPlace::Seat(_) => worker.ending || !worker.lives(),
+            WorkerPlace::Spare => false,
         };
         count(&mut self.leaving, worker.slot, lost_seat && !worker.unkillable, on);
         count(&mut self.blocked, worker.slot, worker.unkillable, on);
@@ -547,7 +547,7 @@ impl WorkerTable {
         let stranger = |worker: &&Worker| !worker.entered && worker.lives() && !worker.ending;
         let strangers: Vec<WorkerId> = self.seated().filter(stranger).map(|worker| worker.id).collect();
         for id in strangers {
-            self.edit(id, |worker| worker.place = Place::Spare);
+            self.edit(id, |worker| worker.place = WorkerPlace::Spare);
         }
     }
 
@@ -588,7 +588,7 @@ mod tests {
 
     fn seated(id: u32, halted: Option<u64>, share: Option<StateShare>) -> Worker {
         let seat = Seat { halted, share, ..Seat::new(Round(1), Rank(id), true, NOW) };
-        Worker::new(WorkerId(id), slot(NodeIndex::OWN, id), Place::Seat(seat), NOW)
+        Worker::new(WorkerId(id), slot(NodeIndex::OWN, id), WorkerPlace::Seat(seat), NOW)
     }
 
     fn table(workers: impl IntoIterator<Item = Worker>) -> WorkerTable {
@@ -600,7 +600,7 @@ mod tests {
     #[test]
     fn counts_follow_every_change() {
         let mut table = table([seated(0, None, None), seated(1, None, None)]);
-        table.add(Worker::new(WorkerId(2), slot(NodeIndex(1), 0), Place::Spare, NOW));
+        table.add(Worker::new(WorkerId(2), slot(NodeIndex(1), 0), WorkerPlace::Spare, NOW));
         assert!(!table.all_stand() && !table.all_ready() && table.count_warming() == 1);
         assert_eq!(table.deadline(), Some(CONNECT_WAIT_MAX));
         table.edit(WorkerId(2), |worker| {
