@@ -330,7 +330,7 @@ impl Supervisor {
     }
 
     /// Returns what the next leader has to know.
-    pub(super) fn snapshot(&self) -> RunSnapshot {
+    pub(crate) fn snapshot(&self) -> RunSnapshot {
         let leaving = self.nodes.leaving().iter().filter_map(|node| self.nodes.get(*node));
         let leaving = leaving.map(|node| node.host.clone()).chain(self.to_leave.iter().cloned()).collect();
         RunSnapshot {
