@@ -57,8 +57,8 @@ FAULTS = {
     ),
     "a stop answered before it is replicated": (
         f"{CLUSTER}/supervisor/request_handling.rs",
-        "let unheard = if is_new { others.collect() } else { BTreeSet::new() };",
-        "let unheard = if is_new && others.count() > 100_000 { BTreeSet::from([self.settings.own]) } else { BTreeSet::new() };",
+        "if self.has_begun() { self.nodes.unaware(requests) } else { BTreeSet::new() };",
+        "if self.has_begun() && requests == u64::MAX { self.nodes.unaware(requests) } else { BTreeSet::new() };",
     ),
     "a message of an old round accepted": (
         f"{CLUSTER}/supervisor/worker_messages.rs",
