@@ -186,7 +186,9 @@ impl Supervisor {
         }
         let mut seats = seating::give(&candidates, limits);
         let kept = kept_by(&seats);
-        if self.workers.whole_step(|worker| kept.contains(&worker.id)) < self.workers.whole_step(|_| true) {
+        let is_shared = self.workers.seated().any(|worker| worker.seat().is_some_and(|seat| seat.share.is_some()));
+        let kept_step = self.workers.whole_step(|worker| kept.contains(&worker.id));
+        if is_shared && kept_step < self.workers.whole_step(|_| true) {
             // The ranks shared the state: all that keep a part of it sit once more, and the others leave when it is put together.
             candidates.kept = all.kept;
             candidates.kept.retain(|kept| self.workers.get(kept.worker).is_some_and(|one| one.kept_step().is_some()));
