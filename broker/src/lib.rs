@@ -13,7 +13,7 @@ mod connection;
 mod error;
 mod event;
 mod handle;
-mod roster;
+pub mod roster;
 mod server;
 mod socket_directory;
 pub mod tcpstore;

@@ -1,5 +1,5 @@
 //! The workers that are admitted and seated, and the meaning of a message or a closed connection. Pure: effects are returned,
-//! and `server` applies them.
+//! and `server` applies them; a simulation does it in virtual time.
 //!
 //! **Invariant:** a worker connects once and stays through many rounds. Its messages belong to the round that it entered last.
 
@@ -12,11 +12,11 @@ use std::collections::BTreeMap;
 
 /// Identifies a connection; an id is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ConnectionId(pub(crate) usize);
+pub struct ConnectionId(pub usize);
 
-/// Effects that the server must apply, in order.
+/// Effects that the owner of the connections must apply, in order.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Effect {
+pub enum Effect {
     Send(ConnectionId, ToWorker),
     /// Flush what can be flushed, then close.
     Close(ConnectionId),
@@ -25,7 +25,7 @@ pub(crate) enum Effect {
 
 /// The workers that are expected, connected or seated.
 #[derive(Debug, Default)]
-pub(crate) struct Roster {
+pub struct Roster {
     /// Workers that have not connected yet.
     expected: BTreeMap<WorkerId, Option<Box<Standby>>>,
     members: BTreeMap<ConnectionId, Member>,
@@ -45,13 +45,14 @@ impl Roster {
         self.members.contains_key(&id)
     }
 
-    pub(crate) fn expect(&mut self, worker: WorkerId, standby: Option<Box<Standby>>) -> Vec<Effect> {
+    /// Admits a worker when it connects; without a seat it prepares for `standby`.
+    pub fn expect(&mut self, worker: WorkerId, standby: Option<Box<Standby>>) -> Vec<Effect> {
         self.expected.insert(worker, standby);
         Vec::new()
     }
 
     /// Gives seats: now to the connected workers, to others when they connect.
-    pub(crate) fn begin(&mut self, plan: RoundPlan) -> Vec<Effect> {
+    pub fn begin(&mut self, plan: RoundPlan) -> Vec<Effect> {
         let seated = |(id, member): (&ConnectionId, &Member)| {
             let seat = plan.seats.get(&member.worker)?;
             Some(Effect::Send(*id, ToWorker::Assign(Box::new(seat.clone()))))
@@ -62,7 +63,7 @@ impl Roster {
     }
 
     /// Tells all workers with a seat that the round is over.
-    pub(crate) fn end(&mut self, reason: &str) -> Vec<Effect> {
+    pub fn end(&mut self, reason: &str) -> Vec<Effect> {
         let Some(plan) = &self.current else { return Vec::new() };
         let effects = self.tell_all(&ToWorker::RoundEnded { round: plan.round.0, reason: reason.to_owned() });
         self.current = None;
@@ -70,7 +71,7 @@ impl Roster {
     }
 
     /// Tells one worker to end, closes its connection and admits it no more.
-    pub(crate) fn dismiss(&mut self, worker: WorkerId) -> Vec<Effect> {
+    pub fn dismiss(&mut self, worker: WorkerId) -> Vec<Effect> {
         self.expected.remove(&worker);
         let here = self.members.iter().find(|(_, member)| member.worker == worker).map(|(id, _)| *id);
         if let Some(id) = here {
@@ -80,19 +81,21 @@ impl Roster {
     }
 
     /// Closes all connections and admits no more workers.
-    pub(crate) fn close_all(&mut self) -> Vec<Effect> {
+    pub fn close_all(&mut self) -> Vec<Effect> {
         self.expected.clear();
         self.current = None;
         std::mem::take(&mut self.members).into_keys().map(Effect::Close).collect()
     }
 
-    pub(crate) fn tell_all(&self, message: &ToWorker) -> Vec<Effect> {
+    /// Sends a message to every connected worker with a seat.
+    pub fn tell_all(&self, message: &ToWorker) -> Vec<Effect> {
         let Some(current) = &self.current else { return Vec::new() };
         let seated = self.members.iter().filter(|(_, member)| current.seats.contains_key(&member.worker));
         seated.map(|(id, _)| Effect::Send(*id, message.clone())).collect()
     }
 
-    pub(crate) fn on_message(&mut self, id: ConnectionId, message: FromWorker) -> Vec<Effect> {
+    /// A message came on a connection.
+    pub fn on_message(&mut self, id: ConnectionId, message: FromWorker) -> Vec<Effect> {
         if let FromWorker::Hello { protocol, worker, pid } = message {
             return self.on_hello(id, protocol, WorkerId(worker), pid);
         }
@@ -129,7 +132,7 @@ impl Roster {
     }
 
     /// A connection ended, from the worker's side or because of `error`.
-    pub(crate) fn on_closed(&mut self, id: ConnectionId, error: Option<String>) -> Vec<Effect> {
+    pub fn on_closed(&mut self, id: ConnectionId, error: Option<String>) -> Vec<Effect> {
         match self.members.remove(&id) {
             Some(Member { worker, .. }) => vec![Effect::Emit(BrokerEvent::Left { worker, error })],
             None => error.map(|error| Effect::Emit(BrokerEvent::Refused { error })).into_iter().collect(),

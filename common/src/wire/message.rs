@@ -175,4 +175,7 @@ pub enum WorkerTask {
     },
     /// Write seeded initial weights for data of the given shape as a checkpoint and end.
     Init { meta: PathBuf, attempt: String },
+    /// Save the state that the workers of this round kept, without a further step, and end. The world is those that hold the whole
+    /// state.
+    Save { attempt: String },
 }

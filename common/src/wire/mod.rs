@@ -12,4 +12,5 @@ pub mod follower;
 pub mod frame;
 pub mod message;
 pub mod node;
+pub mod node_agent;
 pub mod serve;

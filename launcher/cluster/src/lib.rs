@@ -5,5 +5,12 @@
 
 pub mod agent;
 pub mod group;
+pub mod leader;
+pub mod node_agent;
 pub mod rendezvous;
+#[cfg(test)]
+mod simulation;
 pub mod slurm;
+pub mod supervise;
+pub mod supervisor;
+pub mod transport;

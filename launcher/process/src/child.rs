@@ -242,6 +242,12 @@ impl Process {
         self.exit
     }
 
+    /// Leaves the process to the system: its end is not waited for. For one that survives SIGKILL, and for a launcher that ends.
+    pub fn leave(self) {
+        // Dropping it would wait for its end.
+        std::mem::forget(self);
+    }
+
     fn has_ended(&self) -> bool {
         match self.parent {
             Some(_) => {

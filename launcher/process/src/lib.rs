@@ -1,7 +1,8 @@
 //! One process in a group of its own: started so that it dies with the launcher, watched by pidfd, signalled as a group.
 //!
 //! The package also holds what every owner of processes needs: `logs` of workers, their `stacks`, `numa` binding, the folder of a
-//! run (`run_dir`), names with placeholders (`template`), and the fork server that starts Python workers (`preload`).
+//! run (`run_dir`), names with placeholders (`template`), the fork server that starts Python workers (`preload`), and question and
+//! answer over the pipes of a worker (`piped`).
 
 mod cgroup;
 mod child;
@@ -9,6 +10,7 @@ pub mod logs;
 pub mod numa;
 mod output;
 mod patient;
+pub mod piped;
 mod poll;
 pub mod preload;
 mod proc_stat;
@@ -19,6 +21,7 @@ mod sweep;
 mod sys;
 pub mod template;
 mod unix;
+mod worker_program;
 
 pub use cgroup::Cgroup;
 
@@ -33,3 +36,4 @@ pub use unix::{
     Binding, Guard, STOP_SIGNALS, Signals, adopt_orphans, copy_window_size, ignored_signals, inherited_descriptors,
     outlive, pidfd, signal_mask, terminal_pair, unread_bytes, window_columns,
 };
+pub use worker_program::WorkerSpec;

@@ -14,7 +14,7 @@ use enn_common::{
 };
 use nix::fcntl::{Flock, FlockArg};
 use std::{
-    fs::{self, File, Metadata},
+    fs::{self, File},
     hash::{BuildHasher, Hasher, RandomState},
     io,
     os::unix::fs::{DirBuilderExt, MetadataExt, symlink},
@@ -120,6 +120,21 @@ pub fn local(runs: &Path) -> Result<(), RunDirError> {
     address(runs).map_or(Ok(()), |address| Err(RunDirError::Address { address }))
 }
 
+/// Identity of a lock that this process holds.
+#[derive(Debug, Clone)]
+pub struct LockWitness {
+    path: PathBuf,
+    /// Device and inode of the lock file.
+    identity: (u64, u64),
+}
+
+impl LockWitness {
+    /// Returns whether no successor has replaced the lock.
+    pub fn is_current(&self) -> bool {
+        fs::metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.identity)
+    }
+}
+
 /// A run directory that this process works in.
 #[derive(Debug)]
 pub struct RunDir {
@@ -182,8 +197,17 @@ impl RunDir {
     /// Returns whether this process still holds the lock: a successor replaces the lock of a launcher that was cut off
     /// for too long.
     pub fn is_held(&self) -> bool {
-        let same = |found: Metadata, own: Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
-        fs::metadata(self.path.join(LOCK)).is_ok_and(|found| self.lock.metadata().is_ok_and(|own| same(found, own)))
+        self.witness().is_ok_and(|witness| witness.is_current())
+    }
+
+    /// Returns what other threads ask whether the lock is still held.
+    ///
+    /// # Errors
+    /// The lock file cannot be looked at.
+    pub fn witness(&self) -> Result<LockWitness, RunDirError> {
+        let path = self.path.join(LOCK);
+        let own = self.lock.metadata().map_err(io_error("look at", &path))?;
+        Ok(LockWitness { identity: (own.dev(), own.ino()), path })
     }
 
     /// Returns the BLAKE3 digest of run.json, hex.

@@ -16,7 +16,6 @@ use crate::{
     },
     facts::Facts,
 };
-use enn_cluster::agent::{PipeError, Piped, WorkerSpec};
 use enn_common::{
     artifact::export::{Level, Sidecar, Source, Verified},
     config::train::Device,
@@ -33,6 +32,10 @@ use enn_export::{
     maker::{Made, log_of, prepare},
     onnx, pass,
     verify::{self, Cases},
+};
+use enn_process::{
+    WorkerSpec,
+    piped::{PipeError, Piped},
 };
 use safetensors::SafeTensors;
 use std::{

@@ -1,13 +1,13 @@
 //! Converts a resolved configuration into the specification of an agent.
 
 use crate::{Error, export::Packed, facts::Facts};
-use enn_cluster::agent::{AgentSpec, HandSpec, Job, WorkerSpec};
+use enn_cluster::agent::{AgentSpec, HandSpec, Job};
 use enn_common::config::{
     RunConfig,
     train::{Device, Nproc, Recovery},
 };
 use enn_export::{ExportError, Target, maker::aoti};
-use enn_process::run_dir::RunDir;
+use enn_process::{WorkerSpec, run_dir::RunDir};
 use std::{path::PathBuf, sync::Once, time::Duration};
 
 /// Interval between two checks for stragglers.

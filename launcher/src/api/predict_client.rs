@@ -2,13 +2,16 @@
 
 use crate::Error;
 use crossbeam_channel::Receiver;
-use enn_cluster::agent::{PipeError, Piped, WorkerSpec, device};
 use enn_common::{
     config::train::Precision,
     wire::{
         message::PROTOCOL,
         serve::{ServeQuestion, ServeReply, ServeSetup, get, get_bytes, get_numbers},
     },
+};
+use enn_process::{
+    WorkerSpec,
+    piped::{PipeError, Piped},
 };
 use enn_serve::Answers;
 use std::{
@@ -60,7 +63,7 @@ impl PredictClient {
         let mut client = Self { worker: piped, state: 0 };
         let checkpoint = checkpoint.to_owned();
         let threads = worker.threads;
-        let device = device(worker);
+        let device = worker.device_name().to_owned();
         client.send(&ServeSetup { protocol: PROTOCOL, checkpoint, device, threads, precision, scratch, stream })?;
         match client.receive()?.reply {
             ServeReply::Ready if !stream => Ok(client),

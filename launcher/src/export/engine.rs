@@ -3,7 +3,6 @@
 
 use super::limits;
 use crossbeam_channel::Receiver;
-use enn_cluster::agent::{PipeError, Piped, WorkerSpec, device};
 use enn_common::{
     fs::atomic,
     wire::{
@@ -12,6 +11,10 @@ use enn_common::{
     },
 };
 use enn_export::{ExportError, Runner, Tensor, maker::cause::Task, pt2::check};
+use enn_process::{
+    WorkerSpec,
+    piped::{PipeError, Piped},
+};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use std::{
     collections::BTreeMap,
@@ -68,7 +71,7 @@ impl EngineRunner {
             engine: artifact.engine,
             artifact: artifact.path.clone(),
             // Archives run on the CPU, whatever the worker has.
-            device: if artifact.engine == Engine::Pt2 { "cpu".to_owned() } else { device(worker) },
+            device: if artifact.engine == Engine::Pt2 { "cpu".to_owned() } else { worker.device_name().to_owned() },
             threads: worker.threads,
             memory_bytes: Some(limits.memory_bytes),
             scratch: scratch.clone(),

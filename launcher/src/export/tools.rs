@@ -4,7 +4,6 @@ use super::{
     Artifact, EngineRunner, Pythons,
     limits::{makes, runs},
 };
-use enn_cluster::agent::WorkerSpec;
 use enn_common::{config::train::Device, secrets, wire::engine::Engine};
 use enn_export::{
     ExportError, Model, Ports, Runner, Target, litert,
@@ -17,6 +16,7 @@ use enn_export::{
     },
     ort, savedmodel,
 };
+use enn_process::WorkerSpec;
 use std::{
     path::{Path, PathBuf},
     process::Command,

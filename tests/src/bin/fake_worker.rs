@@ -58,6 +58,8 @@ struct Worker {
     round: u64,
     rank: u32,
     attempt: String,
+    /// It is to save where it stands, and to do no step.
+    saves: bool,
     /// Into so many its micro-batches are cut.
     split: u32,
     /// Percent of its time that it says it waits for others.
@@ -90,6 +92,7 @@ fn main() {
         round: round.map_or(0, |round| round.parse().unwrap()),
         rank: rank.parse().unwrap_or(0),
         attempt: String::new(),
+        saves: false,
         split: 0,
         waits: 0,
         grandchild: None,
@@ -148,7 +151,7 @@ impl Worker {
             }
             "done" | "stopped" => self.send(&FromWorker::Done { stopped: name == "stopped" }),
             "failed" => self.send(&FromWorker::Failed { error: argument.into() }),
-            "shard" | "staged" => self.save(name, argument.parse().unwrap()),
+            "shard" | "staged" | "saves" => self.save(name, argument.parse().unwrap()),
             "stderr" => std::io::stderr().write_all(format!("{argument}\n").as_bytes()).unwrap(),
             "exit" => std::process::exit(argument.parse().unwrap()),
             "kill" => raise(argument.parse::<Signal>().unwrap()).unwrap(),
@@ -241,7 +244,8 @@ impl Worker {
         self.rank = assignment.rank;
         self.place = format!("{}.{}", self.round, self.rank);
         self.split = assignment.split;
-        if let WorkerTask::Train { attempt, .. } = assignment.task {
+        self.saves = matches!(assignment.task, WorkerTask::Save { .. });
+        if let WorkerTask::Train { attempt, .. } | WorkerTask::Save { attempt } = assignment.task {
             self.attempt = attempt;
         }
         self.send(&FromWorker::Entered { round: self.round });
@@ -335,7 +339,17 @@ impl Worker {
     }
 
     fn save(&mut self, how: &str, step: u64) {
-        if how == "staged" { self.staged(step) } else { self.shard(step) }
+        match how {
+            "staged" => self.staged(step),
+            "saves" if self.saves => {
+                self.shard(step);
+                self.send(&FromWorker::Done { stopped: true });
+                std::process::exit(0);
+            }
+            // It is to train.
+            "saves" => {}
+            _ => self.shard(step),
+        }
     }
 
     /// Writes a shard of a few bytes and waits for the commit.

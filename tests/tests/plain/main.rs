@@ -4,7 +4,9 @@
 mod agent;
 mod control;
 mod crash;
+mod followers;
 mod frozen;
+mod known_faults;
 mod measured;
 mod preload;
 mod reform;

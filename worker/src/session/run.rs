@@ -31,7 +31,7 @@ pub fn run_with(environment: &boot::Environment, own: &Own) -> Result<(), Sessio
     let order = environment.attention.iter().map(|order| ("attention".to_owned(), order.clone())).collect();
     let kernels = KernelTask { quarantined: Quarantined::default(), order, extras: own.kernels.clone() };
     let (done, group) = match first {
-        Order::Work(seat) if !matches!(seat.task, WorkerTask::Train { .. }) => {
+        Order::Work(seat) if !matches!(seat.task, WorkerTask::Train { .. } | WorkerTask::Save { .. }) => {
             (perform(&link, &seat, kernels, own), None)
         }
         first => {
@@ -74,7 +74,7 @@ fn perform(link: &Link, seat: &Assignment, mut kernels: KernelTask, own: &Own) -
     tch::set_num_threads(seat.threads.max(1).cast_signed());
     let device = boot::device(seat)?;
     match &seat.task {
-        WorkerTask::Train { .. } => unreachable!("training is a life of its own"),
+        WorkerTask::Train { .. } | WorkerTask::Save { .. } => unreachable!("the worker loop trains"),
         WorkerTask::Predict { staged, checkpoint, out, chunk_rows, done, precision } => {
             let task = PredictTask {
                 staged: staged.clone(),

@@ -119,24 +119,23 @@ impl<'a> WorkerLoop<'a> {
     }
 
     fn run_round(&mut self, seat: &Assignment) -> Result<AfterRound, SessionError> {
-        let WorkerTask::Train { staged, resume, attempt } = &seat.task else {
-            let found = "another task than training".to_owned();
-            return Err(SessionError::Unexpected { found, expected: "a seat in the next round of training" });
-        };
+        let round = round_task(seat)?;
         self.link.send(FromWorker::Entered { round: seat.round })?;
         tch::set_num_threads(seat.threads.max(1).cast_signed());
-        self.prepare(&seat.run_dir, staged, boot::device(seat)?, seat.rank)?;
+        if let WorkerTask::Train { staged, .. } = &seat.task {
+            self.prepare(&seat.run_dir, staged, boot::device(seat)?, seat.rank)?;
+        }
         if seat.world_size > 1 {
             self.link.phase(Phase::Rendezvous);
             self.connect(&seat.store_host, seat.store_port)?;
         }
-        let Some(training) = &mut self.training else { unreachable!("it was just prepared") };
+        let Some(training) = &mut self.training else {
+            let found = "a seat to save the state, without one".to_owned();
+            return Err(SessionError::Unexpected { found, expected: "a seat in a round of training" });
+        };
         training.quarantine(&seat.kernels);
         let forming = Forming::within(COLLECTIVE_WAIT_MAX);
         self.link.watch(seat.round, forming.abort_handle());
-        let resume = resume.clone();
-        let attempt = attempt.clone();
-        let round = RoundTask { round: seat.round, resume, attempt, split: seat.split, local: seat.local_world_size };
         let wanted = training.collectives();
         let ended = match boot::group(self.store.as_ref(), seat, training.device(), wanted, &forming) {
             Ok(group) => training.round(self.group.insert(group).as_ref(), &round),
@@ -205,4 +204,17 @@ impl<'a> WorkerLoop<'a> {
         self.link.send(FromWorker::Halted { round, step, kept })?;
         Ok(AfterRound::Halted)
     }
+}
+
+/// Returns what the seat asks of a round.
+fn round_task(seat: &Assignment) -> Result<RoundTask, SessionError> {
+    let (resume, attempt, saves_only) = match &seat.task {
+        WorkerTask::Train { resume, attempt, .. } => (resume.clone(), attempt.clone(), false),
+        WorkerTask::Save { attempt } => (None, attempt.clone(), true),
+        WorkerTask::Predict { .. } | WorkerTask::Init { .. } => {
+            let found = "another task than training".to_owned();
+            return Err(SessionError::Unexpected { found, expected: "a seat in the next round of training" });
+        }
+    };
+    Ok(RoundTask { round: seat.round, resume, attempt, split: seat.split, local: seat.local_world_size, saves_only })
 }

@@ -4,7 +4,6 @@ use super::{
     cause,
     env::{self, Identity},
     error::AgentError,
-    spec::WorkerSpec,
     unix::Page,
 };
 use enn_common::{
@@ -14,7 +13,7 @@ use enn_common::{
         follower::WorkerRequest,
     },
 };
-use enn_process::{Binding, Exit, Guard, Inlet, Outlets, Process, StartError};
+use enn_process::{Binding, Exit, Guard, Inlet, Outlets, Process, StartError, WorkerSpec};
 use nix::sys::signal::Signal;
 use std::{
     fs::File,

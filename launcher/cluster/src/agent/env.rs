@@ -1,7 +1,7 @@
 //! The environment of one worker: torchrun's names and our own. Pure.
 
-use super::spec::WorkerSpec;
 use enn_common::wire::follower::SeatFacts;
+use enn_process::WorkerSpec;
 use std::{ffi::OsString, path::Path};
 
 /// Who a worker is, as far as its environment says it.

@@ -2,63 +2,13 @@
 
 use super::hand::Heritage;
 use enn_common::{
-    config::train::{Device, Precision, Recovery},
+    config::train::{Precision, Recovery},
     id::Round,
     metrics::Metrics,
     wire::follower::Ending,
 };
-use enn_process::Guard;
-use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
-
-/// How a worker process is started.
-#[derive(Debug, Clone)]
-pub struct WorkerSpec {
-    /// Program, `enn-worker` or one built by the user.
-    pub program: PathBuf,
-    pub args: Vec<OsString>,
-    /// Directory with libtorch's shared objects, put first on `LD_LIBRARY_PATH`.
-    pub library_dir: Option<PathBuf>,
-    /// `LD_LIBRARY_PATH` of the launcher, kept behind `library_dir`.
-    pub library_path: Option<OsString>,
-    /// Device kind.
-    pub device: Device,
-    /// Intra-op threads per worker, at least 1.
-    pub threads: u32,
-    /// Whether threads that wait for each other sleep almost at once; not where the environment says how they wait.
-    pub sleeps: bool,
-    /// Whether products on a GPU are to be the same bits each time.
-    pub repeatable_products: bool,
-}
-
-/// Memory that cuBLAS works in: with so much for each stream, NVIDIA says, its results are the same each time.
-const CUBLAS_WORKSPACE_REPEATABLE: &str = ":4096:8";
-
-/// Turns of a thread that waits, a few µs, before it sleeps. OpenMP's own many would keep a processor from whoever is waited for: where
-/// two threads share two cores with others, a step of the weather model took 33 ms instead of 9.
-const SPINS: &str = "1000";
-
-impl WorkerSpec {
-    /// Variables for OpenMP.
-    pub(crate) fn openmp(&self) -> impl Iterator<Item = (&'static str, OsString)> {
-        let spins = self.sleeps.then(|| ("GOMP_SPINCOUNT", SPINS.into()));
-        std::iter::once(("OMP_NUM_THREADS", self.threads.to_string().into())).chain(spins)
-    }
-
-    /// The variable for cuBLAS, which reads it when it is first used.
-    pub(crate) fn cublas(&self) -> Option<(&'static str, OsString)> {
-        self.repeatable_products.then(|| ("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE_REPEATABLE.into()))
-    }
-
-    /// `LD_LIBRARY_PATH` of the worker: libtorch first; `None` leaves it as it is inherited.
-    pub fn libraries(&self) -> Option<OsString> {
-        let mut path = self.library_dir.clone()?.into_os_string();
-        if let Some(rest) = self.library_path.as_ref().filter(|rest| !rest.is_empty()) {
-            path.push(":");
-            path.push(rest);
-        }
-        Some(path)
-    }
-}
+use enn_process::{Guard, WorkerSpec};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 /// A run of workers.
 #[derive(Debug, Clone)]

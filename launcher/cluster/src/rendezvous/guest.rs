@@ -11,7 +11,7 @@ use super::{
     member::{Command, Member, Seat},
     news::{News, RoundEnd, RunEnd},
     pipe::Gone,
-    seek::{Fate, Last, Next, SUCCESSION_MAX, Search},
+    seek::{Fate, Found, Last, Next, Search},
     state::{State, Time},
 };
 use enn_common::wire::node::{FromHost, ToHost};
@@ -24,23 +24,23 @@ use std::{
 impl Member {
     /// One step of the search. Whether another can follow at once.
     pub(super) fn seek(&mut self, now: Time) -> bool {
-        let Seat::Seeking(search) = &mut self.seat else { return false };
-        match search.next(now) {
+        let Seat::Seeking(search, link) = &mut self.seat else { return false };
+        let next = search.next(now);
+        if next != Next::Wait || !search.is_connecting() {
+            *link = None;
+        }
+        match next {
             Next::Wait => {
                 self.tell_search(now);
                 return false;
             }
-            Next::Resolve(host, port) => self.resolve(now, host, port),
+            Next::Resolve { attempt, host, port } => self.resolve(now, attempt, host, port),
             Next::Connect(_) if self.deaf.is_some() => search.refused("the network is cut".into(), false),
             Next::Connect(addr) => match Link::connect(now, addr, self.poll.registry(), &mut self.nonces) {
-                Ok(link) => {
-                    if let Some(attempt) = &mut search.attempt {
-                        attempt.link = Some(link);
-                    }
-                }
+                Ok(connecting) => *link = Some(Box::new(connecting)),
                 Err(error) => search.refused(error.to_string(), false),
             },
-            Next::TakeOver => self.take_over(now),
+            Next::TakeOver { dead, until } => self.take_over(now, &dead, until),
             Next::GiveUp => self.give_up(),
         }
         true
@@ -48,7 +48,7 @@ impl Member {
 
     /// Says what is being waited for, when that changed.
     fn tell_search(&mut self, now: Time) {
-        let Seat::Seeking(search) = &self.seat else { return };
+        let Seat::Seeking(search, _) = &self.seat else { return };
         let text = match &search.lost {
             Some(why) => format!("the host of the rendezvous is gone ({why}); looking for the node that takes over"),
             None => {
@@ -63,9 +63,7 @@ impl Member {
         }
     }
 
-    fn resolve(&mut self, now: Time, host: String, port: u16) {
-        let Seat::Seeking(search) = &self.seat else { return };
-        let number = search.number;
+    fn resolve(&mut self, now: Time, number: u64, host: String, port: u16) {
         if let Ok(ip) = host.parse::<IpAddr>() {
             return self.resolved(now, number, Ok(vec![(ip, port).into()]));
         }
@@ -82,17 +80,8 @@ impl Member {
     }
 
     pub(super) fn resolved(&mut self, now: Time, number: u64, addrs: Result<Vec<SocketAddr>, String>) {
-        let Seat::Seeking(search) = &mut self.seat else { return };
-        if search.number != number {
-            return;
-        }
-        match (addrs, &mut search.attempt) {
-            (Ok(addrs), Some(attempt)) => attempt.addrs = Some(addrs.into()),
-            (Err(error), Some(attempt)) => {
-                attempt.refused = false;
-                search.fail(now, error);
-            }
-            (_, None) => {}
+        if let Seat::Seeking(search, _) = &mut self.seat {
+            search.resolved(now, number, addrs);
         }
     }
 
@@ -100,14 +89,16 @@ impl Member {
     pub(super) fn link_ready(&mut self, now: Time) {
         loop {
             let link = match &mut self.seat {
-                Seat::Guest(link) => &mut **link,
-                Seat::Seeking(search) => match search.attempt.as_mut().and_then(|attempt| attempt.link.as_mut()) {
-                    Some(link) => link,
-                    None => return,
-                },
-                Seat::Host(_) | Seat::Out => return,
+                Seat::Guest(link) | Seat::Seeking(_, Some(link)) => &mut **link,
+                Seat::Seeking(_, None) | Seat::Host(_) | Seat::Out => return,
             };
-            match link.turn(now, self.key.as_ref()) {
+            let turned = link.turn(now, self.key.as_ref());
+            if let Seat::Seeking(search, Some(link)) = &mut self.seat
+                && link.is_answered()
+            {
+                search.answered();
+            }
+            match turned {
                 Ok(steps) if steps.is_empty() => return,
                 Ok(steps) => steps.into_iter().for_each(|step| self.step(now, step)),
                 Err(gone) => return self.link_gone(now, &gone),
@@ -121,7 +112,10 @@ impl Member {
                 let fate = if matches!(gone, Gone::Closed) { Fate::Closed } else { Fate::Unknown };
                 self.host_lost(now, gone.to_string(), fate);
             }
-            Seat::Seeking(search) => search.refused(connect_error(gone), matches!(gone, Gone::Closed)),
+            Seat::Seeking(search, link) => {
+                *link = None;
+                search.refused(connect_error(gone), matches!(gone, Gone::Closed));
+            }
             Seat::Host(_) | Seat::Out => {}
         }
     }
@@ -137,7 +131,7 @@ impl Member {
                 let at = self.shared.store();
                 let host_rank = self.host_rank;
                 let last = Last { at, host_rank, roster: None, own_rank: self.rank, fate: Fate::Closed };
-                self.seat = Seat::Seeking(Box::new(Search::successor(now, last, reason)));
+                self.seat = Seat::seeking(Search::successor(now, last, reason));
             }
             // What came with the word that made this node give the host up.
             Step::Said(_) if !matches!(self.seat, Seat::Guest(_)) => {}
@@ -151,17 +145,14 @@ impl Member {
 
     /// The greeting is over: this node says who it is, and goes on where it was.
     fn welcome(&mut self, now: Time) {
-        let Seat::Seeking(search) = &mut self.seat else { return };
-        let Some(attempt) = search.attempt.take() else { return };
-        let Some(link) = attempt.link else { return };
-        let dead = std::mem::take(&mut search.dead);
-        let succeeds = search.lost.is_some() && !attempt.target.again;
-        if succeeds {
-            self.host_rank = attempt.target.rank;
+        let Seat::Seeking(search, link) = &mut self.seat else { return };
+        let (Some(Found { target, dead }), Some(link)) = (search.found(), link.take()) else { return };
+        if dead.is_some() {
+            self.host_rank = target.rank;
         }
-        self.seat = Seat::Guest(Box::new(link));
-        self.shared.set_store(attempt.target.at);
-        let card = self.card(succeeds.then_some(&*dead));
+        self.seat = Seat::Guest(link);
+        self.shared.set_store(target.at);
+        let card = self.card(dead.as_deref());
         self.say(now, ToHost::Join(Box::new(card)));
         if self.ready {
             self.say(now, ToHost::Ready);
@@ -205,19 +196,15 @@ impl Member {
             own_rank: self.rank,
             fate,
         };
-        self.seat = Seat::Seeking(Box::new(Search::successor(now, last, why)));
+        self.seat = Seat::seeking(Search::successor(now, last, why));
     }
 
     /// The host died and it is this node's turn.
-    fn take_over(&mut self, now: Time) {
-        let Seat::Seeking(search) = &self.seat else { return };
+    fn take_over(&mut self, now: Time, dead: &[u32], until: Time) {
         let (Some(roster), Some(listeners)) = (self.roster.clone(), self.standby.take()) else {
             return self.give_up();
         };
-        let dead = search.dead.clone();
-        // Others may come until everybody's time to search is over.
-        let until = search.began + SUCCESSION_MAX;
-        let card = self.card(Some(&dead));
+        let card = self.card(Some(dead));
         let own = roster.successors.iter().find(|heir| heir.node_rank == self.rank);
         let host = own.map_or_else(|| "127.0.0.1".to_owned(), |heir| heir.at.host.clone());
         let at = (host, endpoint::port_of(&listeners));
@@ -245,7 +232,7 @@ impl Member {
     }
 
     fn give_up(&mut self) {
-        let Seat::Seeking(search) = &self.seat else { return };
+        let Seat::Seeking(search, _) = &self.seat else { return };
         let (host, port) = self.shared.store();
         let error = &search.error;
         let end = match &search.lost {

@@ -42,6 +42,7 @@ pub struct Rendezvous {
     news: Receiver<News>,
     /// One more than the last round that was told.
     seen: AtomicU64,
+    own: NodeId,
     is_host: bool,
     silence_max: Duration,
     shared: Shared,
@@ -87,9 +88,7 @@ impl Rendezvous {
                 let coordinator = Coordinator::new(now, state, Arc::clone(&settings), store, guests);
                 (Seat::Host(Box::new(coordinator)), None)
             }
-            Opened::Guest { at, standby } => {
-                (Seat::Seeking(Box::new(Search::endpoint(now, at, settings.join_timeout))), standby)
-            }
+            Opened::Guest { at, standby } => (Seat::seeking(Search::endpoint(now, at, settings.join_timeout)), standby),
         };
         let (closing, closed) = crossbeam_channel::bounded::<()>(0);
         let member = Member {
@@ -123,7 +122,7 @@ impl Rendezvous {
         let commands = to_self;
         let seen = AtomicU64::new(0);
         let thread = Some(thread);
-        Ok(Self { commands, waker, news, seen, is_host, silence_max, shared, closed, thread })
+        Ok(Self { commands, waker, news, seen, own, is_host, silence_max, shared, closed, thread })
     }
 
     /// Readable when news wait. Call `clear` before draining `news`.
@@ -204,6 +203,11 @@ impl Rendezvous {
     /// more. Letters that it sent before come before.
     pub fn bequeath(&self) {
         self.tell(Command::Bequeath);
+    }
+
+    /// Returns the name of this node's agent.
+    pub fn node(&self) -> NodeId {
+        self.own
     }
 
     /// Whether this node hosts the rendezvous from the beginning.

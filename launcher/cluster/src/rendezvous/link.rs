@@ -52,8 +52,7 @@ pub(super) struct Link {
     pipe: Pipe,
     stage: Stage,
     nonce: Nonce,
-    /// When it was begun; when the host last said something; when this node last did.
-    pub(super) since: Time,
+    /// When the host last said something; when this node last did.
     pub(super) heard: Time,
     pub(super) ticked: Time,
 }
@@ -63,7 +62,7 @@ impl Link {
     pub(super) fn connect(now: Time, to: SocketAddr, registry: &Registry, nonces: &mut Nonces) -> io::Result<Self> {
         let mut pipe = Pipe::new(TcpStream::connect(to)?, &[]);
         pipe.register(registry, LINK)?;
-        Ok(Self { pipe, stage: Stage::Connecting, nonce: nonces.next()?, since: now, heard: now, ticked: now })
+        Ok(Self { pipe, stage: Stage::Connecting, nonce: nonces.next()?, heard: now, ticked: now })
     }
 
     /// Reads what there is, and answers the greeting.

@@ -122,12 +122,19 @@ impl Shared {
 /// Where this node stands towards the rendezvous.
 pub(super) enum Seat {
     Host(Box<Coordinator>),
-    /// It looks for the host.
-    Seeking(Box<Search>),
+    /// It looks for the host, and is connecting to one that may be it.
+    Seeking(Box<Search>, Option<Box<Link>>),
     /// It is connected to the host.
     Guest(Box<Link>),
     /// The run is over, or this node is out of it.
     Out,
+}
+
+impl Seat {
+    /// A node that begins to look for the host.
+    pub(super) fn seeking(search: Search) -> Self {
+        Self::Seeking(Box::new(search), None)
+    }
 }
 
 /// The thread's state.
@@ -225,7 +232,7 @@ impl Member {
         match &mut self.seat {
             Seat::Host(coordinator) => coordinator.woke(now),
             Seat::Guest(link) => link.heard = now,
-            Seat::Seeking(_) | Seat::Out => {}
+            Seat::Seeking(..) | Seat::Out => {}
         }
     }
 
@@ -257,7 +264,7 @@ impl Member {
         let period = self.settings.silence_max / KEEP_ALIVES;
         match &self.seat {
             Seat::Host(coordinator) => coordinator.deadline(),
-            Seat::Seeking(search) => Some(search.wake_at()),
+            Seat::Seeking(search, _) => Some(search.wake_at()),
             Seat::Guest(link) => Some((link.ticked + period).min(link.heard + self.settings.silence_max)),
             Seat::Out => None,
         }
@@ -274,7 +281,7 @@ impl Member {
                 heard.into_iter().for_each(|heard| self.hear(heard));
                 more
             }
-            Seat::Seeking(_) => self.seek(now),
+            Seat::Seeking(..) => self.seek(now),
             Seat::Guest(_) => {
                 self.keep_alive(now);
                 false
@@ -372,7 +379,7 @@ impl Member {
                 }
             }
             // It is told again when the host is found, or its round has ended.
-            Seat::Seeking(_) | Seat::Out => {}
+            Seat::Seeking(..) | Seat::Out => {}
         }
     }
 

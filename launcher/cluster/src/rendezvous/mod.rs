@@ -13,7 +13,7 @@ mod member;
 mod news;
 mod pipe;
 mod policy;
-mod seek;
+pub(crate) mod seek;
 mod settings;
 mod state;
 mod unread;
@@ -26,5 +26,8 @@ pub use settings::{Place, Settings, Token, TokenSource};
 #[cfg(test)]
 pub(crate) use settings::tests::settings as settings_for_tests;
 
+#[cfg(test)]
+#[path = "../simulation/membership.rs"]
+pub(crate) mod simulated;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
 mod faults;
+mod gaps;
 mod takeover;
 
 use enn_common::event::EventKind;

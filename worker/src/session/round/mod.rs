@@ -86,6 +86,10 @@ impl Round<'_> {
         } else {
             self.save_if_owed()?;
         }
+        if self.task.saves_only && !self.state.progress.finished {
+            self.save(true)?;
+            return Ok(Ended::Finished(self.state.outcome(true, BTreeMap::new())));
+        }
         if !self.state.progress.finished && self.state.progress.position.epoch < epochs {
             self.settle()?;
             self.plan_micro_batches()?;

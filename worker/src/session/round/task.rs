@@ -14,11 +14,13 @@ pub struct RoundTask {
     pub split: u32,
     /// Ranks on this host, which have its memory together.
     pub local: u32,
+    /// Save the state as it is, without a further step, and end.
+    pub saves_only: bool,
 }
 
 impl Default for RoundTask {
     fn default() -> Self {
-        Self { round: 0, resume: None, attempt: String::new(), split: 1, local: 1 }
+        Self { round: 0, resume: None, attempt: String::new(), split: 1, local: 1, saves_only: false }
     }
 }
 

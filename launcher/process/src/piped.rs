@@ -2,10 +2,9 @@
 //!
 //! **Invariant:** every wait for it has an end; it ends with its input, so that it never outlives who asks.
 
-use crate::agent::WorkerSpec;
+use crate::{WorkerSpec, pidfd, wait_ready};
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use enn_common::{
-    config::train::Device,
     secrets,
     wire::serve::{get, put, put_numbers},
 };
@@ -143,9 +142,9 @@ impl<R> Piped<R> {
     /// What the system says of a worker that has closed its output.
     fn status(&mut self) -> String {
         let deadline = Some(Instant::now() + END_WAIT_MAX);
-        if let Ok(pidfd) = enn_process::pidfd(self.child.id()) {
+        if let Ok(pidfd) = pidfd(self.child.id()) {
             // It ends in a moment; if not, there is nothing to tell.
-            let _waited = enn_process::wait_ready(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], deadline);
+            let _waited = wait_ready(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], deadline);
         }
         self.child.try_wait().ok().flatten().map_or(String::new(), |status| format!(" ({status})"))
     }
@@ -177,7 +176,7 @@ impl Write for Patient<'_> {
             if Instant::now() >= self.until {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            enn_process::wait_ready(&mut [PollFd::new(self.pipe.as_fd(), PollFlags::POLLOUT)], Some(self.until))?;
+            wait_ready(&mut [PollFd::new(self.pipe.as_fd(), PollFlags::POLLOUT)], Some(self.until))?;
         }
     }
 
@@ -201,9 +200,4 @@ fn listen<R: Send + 'static>(output: ChildStdout, read: Read<R>) -> (Receiver<io
         }
     });
     (receiver, ended)
-}
-
-/// The device as the worker calls it.
-pub fn device(worker: &WorkerSpec) -> String {
-    if worker.device == Device::Cuda { "cuda" } else { "cpu" }.to_owned()
 }

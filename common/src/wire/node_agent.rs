@@ -1,0 +1,353 @@
+//! Languages between the supervisor of a run, which decides, and its node agents, which own the processes of their nodes.
+//!
+//! The supervisor runs on the leader and sends commands; every node agent, the leader's own included, sends events. Each command
+//! travels in the epoch of its leader, and a node agent drops commands of an older epoch. Messages of one node stay in order. Add a
+//! variant at the end; bump [`super::node::PROTOCOL`] when one changes.
+
+use super::message::{Assignment, FromWorker, Standby, ToWorker};
+use crate::{checkpoint::table::ShardTable, id::WorkerId};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+/// Number of a membership of the run's nodes: it rises with each one, also when another node leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct Epoch(pub u64);
+
+/// Command from the supervisor to a node agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum NodeCommand {
+    /// Take part in this run. This command comes first.
+    JoinRun(Box<RunFacts>),
+    /// Start a worker process with its logs in `logs`. Without a seat it prepares for `standby`.
+    Start { worker: WorkerId, seat: Option<SeatFacts>, standby: Option<Box<Standby>>, logs: PathBuf },
+    /// A round begins with these seats on this node. The node fills in the address of the store.
+    BeginRound { round: u64, seats: BTreeMap<WorkerId, Assignment>, snapshot: Box<RunSnapshot> },
+    /// The workers leave the round at once.
+    EndRound { round: u64, reason: String },
+    /// Set a flag on the control pages of these workers, or clear it.
+    SetFlag { workers: Vec<WorkerId>, flag: WorkerFlag, on: bool },
+    /// Send a message to every worker with a seat.
+    Broadcast(Box<ToWorker>),
+    /// Tell the worker to end, close its connection, send SIGTERM, and SIGKILL after `kill_after`.
+    Dismiss { worker: WorkerId, kill_after: Duration },
+    /// Send the signal to these workers' groups, and SIGKILL after `kill_after` to those that live then; zero sends SIGKILL at once.
+    Stop { workers: Vec<WorkerId>, kill_after: Duration },
+    /// Close all connections of workers, and refuse new ones.
+    DisconnectAll,
+    /// The logs of a worker appear in this directory, too.
+    LinkLogs { worker: WorkerId, logs: PathBuf },
+    /// Write the snapshot that a worker left in memory as the shard of `rank` in `dir`. Answered by `SnapshotWritten`.
+    PersistSnapshot { worker: WorkerId, ticket: u64, dir: PathBuf, rank: u32 },
+    /// The snapshot is not needed: the worker gets its memory back.
+    ReleaseSnapshot { worker: WorkerId, ticket: u64 },
+    /// Write what the living workers of the round are doing. Answered by `Stacks`.
+    CollectStacks { round: u64 },
+    /// Keep this snapshot of the run for the next leader. Answered by `SnapshotAcked`.
+    ReplicateSnapshot(Box<RunSnapshot>),
+    /// No worker is wanted on this node any more: leave the run.
+    LeaveRun { why: String },
+    /// The run is over.
+    EndRun(RunEnding),
+    /// Neither receive nor send anything for this time, as if the network were cut.
+    CutLink { time: Duration },
+}
+
+/// Event from a node agent to the supervisor.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum NodeEvent {
+    /// The node takes part in the membership `epoch`; first event in each membership.
+    Inventory(Box<Inventory>),
+    /// The node cannot take part: one sentence.
+    Unfit { reason: String },
+    /// A worker process was started.
+    Started { worker: WorkerId, pid: u32 },
+    /// A worker process could not be started. No other event of this worker follows.
+    StartFailed { worker: WorkerId, error: String },
+    /// A worker introduced itself to the broker.
+    Connected { worker: WorkerId },
+    /// A worker sent a message in the round that it had entered.
+    WorkerMessage { worker: WorkerId, round: Option<u64>, message: Box<FromWorker> },
+    /// A worker's connection ended; with an error when it broke the protocol.
+    Disconnected { worker: WorkerId, error: Option<String> },
+    /// A connection of an unknown process was refused.
+    Refused { reason: String },
+    /// A worker process ended: sent at once, before its last messages have been read.
+    Exited { worker: WorkerId, exit: WorkerExit },
+    /// All that an ended worker has sent was reported, and its process group is gone: its device is free. Last event of a worker.
+    Settled { worker: WorkerId, evidence: Box<WorkerEvidence> },
+    /// A worker lives so long after SIGKILL that nobody may wait for its end.
+    Unkillable { worker: WorkerId, pid: u32 },
+    /// Control pages that changed; empty when none did and the node lives.
+    Progress(Vec<WorkerProgress>),
+    /// Answer to `PersistSnapshot`.
+    SnapshotWritten { worker: WorkerId, ticket: u64, result: Result<Box<ShardTable>, WriteFailure> },
+    /// Answer to `CollectStacks`: the directory, and lines for people.
+    Stacks { round: u64, dir: PathBuf, summary: Vec<String> },
+    /// The node was asked to stop by this signal; `second` when an earlier one had come to this node.
+    Signal { signal: StopSignal, second: bool },
+    /// `ReplicateSnapshot` with this number of requests has arrived.
+    SnapshotAcked { requests: u64 },
+    /// Something of the node broke and its workers cannot go on there: broker, disk, descriptors.
+    Fault { reason: String },
+}
+
+impl NodeEvent {
+    /// Returns the worker that the event is about; `None` when it is about the node.
+    pub fn worker(&self) -> Option<WorkerId> {
+        match self {
+            Self::Started { worker, .. }
+            | Self::StartFailed { worker, .. }
+            | Self::Connected { worker }
+            | Self::WorkerMessage { worker, .. }
+            | Self::Disconnected { worker, .. }
+            | Self::Exited { worker, .. }
+            | Self::Settled { worker, .. }
+            | Self::Unkillable { worker, .. }
+            | Self::SnapshotWritten { worker, .. } => Some(*worker),
+            Self::Inventory(_)
+            | Self::Unfit { .. }
+            | Self::Refused { .. }
+            | Self::Progress(_)
+            | Self::Stacks { .. }
+            | Self::Signal { .. }
+            | Self::SnapshotAcked { .. }
+            | Self::Fault { .. } => None,
+        }
+    }
+}
+
+/// Facts by which every node checks that it sees the run as the leader does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunFacts {
+    /// Run directory, on a file system that all nodes share.
+    pub run_dir: PathBuf,
+    /// Digest of the run's configuration file, hex.
+    pub config: String,
+    /// Staged data.
+    pub staged: PathBuf,
+}
+
+/// Flag on a worker's control page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WorkerFlag {
+    /// Finish the step, save and end. It is never cleared.
+    Stop,
+    /// Finish the step and leave the round.
+    Regroup,
+}
+
+/// Seat that a worker is started for. It may get others later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeatFacts {
+    pub round: u64,
+    pub rank: u32,
+    pub local_rank: u32,
+    pub world: u32,
+    pub local_world: u32,
+}
+
+/// Signal that asks a run to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StopSignal {
+    /// Ctrl-C.
+    Interrupt,
+    /// SIGTERM, also SIGHUP and SIGQUIT.
+    Terminate,
+    /// SIGUSR1: the time limit of the job is near.
+    TimeLimit,
+}
+
+impl StopSignal {
+    /// Returns the signal of this name; every other signal that stops counts as SIGTERM.
+    pub fn named(name: &str) -> Self {
+        match name {
+            "SIGINT" => Self::Interrupt,
+            "SIGUSR1" => Self::TimeLimit,
+            _ => Self::Terminate,
+        }
+    }
+
+    /// Returns the signal's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Interrupt => "SIGINT",
+            Self::Terminate => "SIGTERM",
+            Self::TimeLimit => "SIGUSR1",
+        }
+    }
+
+    /// Returns whether one more signal is a second request of the user, after the `first` that this node got. Slurm ends what it
+    /// requeues: a signal after SIGUSR1 is no second request.
+    pub fn is_second(first: Option<Self>) -> bool {
+        first.is_some_and(|first| first != Self::TimeLimit)
+    }
+}
+
+/// Everything that a successor of the leader must know. The newest one has the most requests, then the highest round.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct RunSnapshot {
+    /// Epoch of the leader that wrote it.
+    pub epoch: Epoch,
+    /// How often the lead has changed. It is part of the names of the workers that the leader starts.
+    pub term: u32,
+    /// Number of the round that begins, and the name of its attempt.
+    pub round: u64,
+    pub attempt: String,
+    /// Rounds that began from a checkpoint because nobody had kept the state.
+    pub restarts: u32,
+    /// Failures that count against the restart budget.
+    pub failures: u32,
+    /// Rounds in a row that failed before a worker was ready.
+    pub early_failures: u32,
+    /// A worker was ready once: the start-up is right.
+    pub proven: bool,
+    /// Spares that died in a row before they were warm.
+    pub spare_deaths: u32,
+    pub micro_batches: MicroBatchFacts,
+    /// Number of requests from users that the leader has handled.
+    pub requests: u64,
+    /// Workers wanted by `enn resize`; `None`: as many as the nodes have room for.
+    pub resized: Option<u32>,
+    pub paused: bool,
+    /// Hosts that the workers are to leave.
+    pub leaving: Vec<String>,
+    /// The run is to save and end, as after this signal. Nobody takes that back.
+    pub stop: Option<StopSignal>,
+    /// The run is to save and end as failed, for this reason.
+    pub giving_up: Option<String>,
+    /// The host that led, if it left the run after `enn drain`: nothing failed.
+    pub drained: Option<String>,
+}
+
+impl RunSnapshot {
+    /// Returns whether this snapshot knows more than `other`.
+    pub fn is_newer_than(&self, other: &Self) -> bool {
+        (self.epoch, self.requests, self.round) > (other.epoch, other.requests, other.round)
+    }
+}
+
+/// Number of parts of each micro-batch, and when fewer are tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct MicroBatchFacts {
+    pub split: u32,
+    /// Steps without trouble after which fewer parts are tried.
+    pub wait: u64,
+    /// Step at which the number changed last.
+    pub changed: u64,
+    /// The last change was to fewer.
+    pub trying: bool,
+}
+
+/// Description of a node and its workers for the leader of a membership.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Inventory {
+    pub epoch: Epoch,
+    pub host: String,
+    /// Workers that the node runs when none is missing.
+    pub workers: u32,
+    /// Workers that it has room for, at least `workers`.
+    pub workers_max: u32,
+    /// Living workers.
+    pub living: Vec<LivingWorker>,
+    /// Newest snapshot that a leader replicated to this node.
+    pub snapshot: Option<Box<RunSnapshot>>,
+    /// Signal that asked this node to stop.
+    pub stop: Option<StopSignal>,
+}
+
+/// A living worker as its node agent knows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LivingWorker {
+    pub worker: WorkerId,
+    pub pid: u32,
+    /// Index of the device that it has, or is prepared for.
+    pub local_rank: u32,
+    pub seat: Option<LivingSeat>,
+    pub connected: bool,
+    /// It has loaded all that it needs without a seat.
+    pub warm: bool,
+    /// It has the state of training.
+    pub stateful: bool,
+    /// It was told to end.
+    pub ending: bool,
+}
+
+/// Seat of a living worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LivingSeat {
+    pub round: u64,
+    pub rank: u32,
+    /// Whole steps after which it left the round; `None`: it has not left.
+    pub halted: Option<u64>,
+    /// Part of the state that it has; `None`: all of it.
+    pub share: Option<StateShare>,
+}
+
+/// One part of the state of training of so many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct StateShare {
+    pub index: u32,
+    pub of: u32,
+}
+
+/// How a worker process ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WorkerExit {
+    /// Exit code; `None` when a signal ended it.
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+    /// Upper bound on the time from its end to the notice.
+    pub late: Duration,
+    /// Its control page at the end.
+    pub page: WorkerProgress,
+}
+
+/// What is known of an ended worker besides its messages.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct WorkerEvidence {
+    /// Last lines of its standard error.
+    pub stderr: String,
+    /// Kernel that was running for the first time on such operands.
+    pub first_launch: Option<FirstLaunch>,
+}
+
+/// First launch of a kernel on operands of a signature.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirstLaunch {
+    pub op: String,
+    pub kernel: String,
+    pub signature: u64,
+    pub operands: String,
+}
+
+/// Fields of a control page that the supervisor reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerProgress {
+    pub worker: WorkerId,
+    /// Number of the phase.
+    pub phase: u32,
+    pub step: u64,
+    /// Time that it waited for others since the round began.
+    pub waited: Duration,
+    /// Time since its last sign of progress.
+    pub idle: Duration,
+}
+
+/// Why a shard could not be written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteFailure {
+    pub error: String,
+    /// The disk is full: it may help to remove an old checkpoint.
+    pub disk_full: bool,
+}
+
+/// How a run ended, for its nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RunEnding {
+    /// Every worker finished its work.
+    Finished,
+    /// A signal asked to stop; the newest checkpoint stands.
+    Stopped { signal: StopSignal },
+    /// A worker failed for good, or the leader could not go on.
+    Failed { cause: String },
+}

@@ -1,0 +1,39 @@
+//! Where the events of a run go: to the caller in the same thread, or to the thread that prepared to lead.
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use enn_common::event::EventKind;
+
+/// Message to the thread that shows and records the events.
+#[derive(Debug)]
+pub(crate) enum JournalMessage {
+    Event(EventKind),
+    /// Answered when all events before it are recorded.
+    Flush(Sender<()>),
+}
+
+/// Journal of a run.
+pub(crate) enum Journal<'a> {
+    /// The caller's own thread.
+    Direct(&'a mut dyn FnMut(EventKind)),
+    /// Another thread.
+    Relayed(Sender<JournalMessage>),
+}
+
+impl Journal<'_> {
+    /// Records an event.
+    pub(crate) fn record(&mut self, event: EventKind) {
+        match self {
+            Self::Direct(emit) => emit(event),
+            // A thread that is gone records nothing more, and its end is noticed elsewhere.
+            Self::Relayed(messages) => _ = messages.send(JournalMessage::Event(event)),
+        }
+    }
+
+    /// Returns what tells that all events so far are recorded; `None`: they are.
+    pub(crate) fn flushed(&self) -> Option<Receiver<()>> {
+        let Self::Relayed(messages) = self else { return None };
+        let (done, flushed) = bounded(1);
+        let _gone = messages.send(JournalMessage::Flush(done));
+        Some(flushed)
+    }
+}

@@ -1,0 +1,275 @@
+//! Carries out what the supervisor decides, and tells it what happens to the leader's services: checkpoints, journal, control server and
+//! run directory.
+
+use super::{
+    checkpoints::Checkpoints,
+    commit_thread::CommitThread,
+    control::{ControlCommand, ControlSocket},
+    fence::Fence,
+    journal::Journal,
+    kernel_file::program_digest,
+};
+use crate::{
+    node_agent::{
+        background::{Inbox, JobThread},
+        error::AgentError,
+        input::NodeInput,
+    },
+    rendezvous::{NodeId, Rendezvous},
+    supervisor::{
+        Supervisor,
+        effect::{Effect, EffectKind, RequestId, RunOutcome},
+        input::Input,
+    },
+    transport,
+};
+use crossbeam_channel::Sender;
+use enn_common::{
+    event::EventKind,
+    wire::{
+        command::Answer,
+        node_agent::{Epoch, NodeCommand, RunSnapshot},
+    },
+};
+use std::{
+    collections::BTreeMap,
+    os::fd::BorrowedFd,
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+/// Longest wait for the digest of the worker program at the end: nobody needs it any more.
+const DIGEST_END_MAX: Duration = Duration::from_millis(10);
+
+/// Possessions of a leader.
+pub(crate) struct LeaderParts<'a> {
+    pub(crate) supervisor: Supervisor,
+    pub(crate) journal: Journal<'a>,
+    pub(crate) checkpoints: Box<dyn Checkpoints>,
+    pub(crate) fence: Fence,
+    pub(crate) run_dir: PathBuf,
+    pub(crate) program: PathBuf,
+    pub(crate) host: String,
+    pub(crate) own: NodeId,
+    pub(crate) rendezvous: Option<Rc<Rendezvous>>,
+}
+
+/// A descriptor of the leader that became ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum LeaderSource {
+    Answers,
+    Control,
+}
+
+/// The impure half of a leader, and the supervisor.
+pub(crate) struct LeaderShell<'a> {
+    supervisor: Supervisor,
+    /// Time zero of the supervisor.
+    origin: Instant,
+    journal: Journal<'a>,
+    commits: CommitThread,
+    /// Ends before the directory of its socket.
+    control: Option<ControlSocket>,
+    /// Users who wait for an answer.
+    callers: BTreeMap<RequestId, Sender<Answer>>,
+    next_request: u64,
+    answers: Inbox<Input>,
+    digester: JobThread,
+    run_dir: PathBuf,
+    program: PathBuf,
+    own: NodeId,
+    rendezvous: Option<Rc<Rendezvous>>,
+    /// Epoch of the newest membership, and its members.
+    epoch: Epoch,
+    members: Vec<NodeId>,
+    /// Inputs that follow at once from effects.
+    pending: Vec<Input>,
+    outcome: Option<RunOutcome>,
+}
+
+impl<'a> LeaderShell<'a> {
+    /// Opens the control socket in `sockets`, starts the threads, and lets the supervisor decide for the first time.
+    pub(crate) fn new(parts: LeaderParts<'a>, sockets: Option<&Path>) -> Result<Self, AgentError> {
+        let LeaderParts { supervisor, mut journal, checkpoints, fence, run_dir, program, host, own, rendezvous } =
+            parts;
+        let answers = Inbox::new()?;
+        let control = ControlSocket::open(sockets.unwrap_or(&run_dir), &run_dir, &host);
+        let control = control.inspect_err(|error| {
+            let message = format!("the run takes no requests (enn pause, enn resize, …): {error}");
+            journal.record(EventKind::Warned { message });
+        });
+        Ok(Self {
+            supervisor,
+            origin: Instant::now(),
+            journal,
+            commits: CommitThread::start(checkpoints, fence, answers.sender())?,
+            control: control.ok(),
+            callers: BTreeMap::new(),
+            next_request: 0,
+            answers,
+            digester: JobThread::start("enn-digest", DIGEST_END_MAX)?,
+            run_dir,
+            program,
+            own,
+            rendezvous,
+            epoch: Epoch::default(),
+            members: Vec::new(),
+            pending: Vec::new(),
+            outcome: None,
+        })
+    }
+
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// Returns the moment at which the supervisor wants to be asked again.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.supervisor.deadline().map(|at| self.origin + at)
+    }
+
+    /// Returns the descriptors to wait for.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = (LeaderSource, BorrowedFd<'_>)> {
+        let control = self.control.iter().map(|control| (LeaderSource::Control, control.fd()));
+        control.chain([(LeaderSource::Answers, self.answers.fd())])
+    }
+
+    /// Reads a descriptor that became ready.
+    pub(crate) fn read(&mut self, source: LeaderSource, inputs: &mut Vec<Input>) {
+        match source {
+            LeaderSource::Answers => inputs.extend(self.answers.take()),
+            LeaderSource::Control => {
+                let commands = self.control.as_ref().map(ControlSocket::take).unwrap_or_default();
+                for ControlCommand { request, reply } in commands {
+                    let id = RequestId(self.next_request);
+                    self.next_request += 1;
+                    self.callers.insert(id, reply);
+                    inputs.push(Input::Request { id, request });
+                }
+            }
+        }
+    }
+
+    /// Lets the supervisor handle a batch of inputs and decide, and carries out what it asks for. Returns what the leader's own node
+    /// agent is told.
+    pub(crate) fn handle(&mut self, inputs: Vec<Input>) -> Vec<NodeInput> {
+        let mut effects = Vec::new();
+        for input in inputs {
+            if let Input::MembershipFormed { epoch, members } = &input {
+                self.epoch = *epoch;
+                self.members.clone_from(members);
+            }
+            self.supervisor.on(self.now(), input, &mut effects);
+        }
+        self.supervisor.settle(self.now(), &mut effects);
+        let mut to_own = Vec::new();
+        for effect in effects {
+            self.carry_out(effect, &mut to_own);
+        }
+        to_own
+    }
+
+    /// Returns what followed from effects since the last call.
+    pub(crate) fn take_pending(&mut self) -> Vec<Input> {
+        std::mem::take(&mut self.pending)
+    }
+
+    /// Returns how the run ended, once the supervisor has finished.
+    pub(crate) fn take_outcome(&mut self) -> Option<RunOutcome> {
+        self.outcome.take()
+    }
+
+    /// Returns whether other nodes take part.
+    pub(crate) fn has_others(&self) -> bool {
+        self.members.iter().any(|member| *member != self.own)
+    }
+
+    fn carry_out(&mut self, effect: Effect, to_own: &mut Vec<NodeInput>) {
+        match effect {
+            Effect::Send { node, command } => to_own.extend(self.send(node, command)),
+            Effect::Journal(event) => self.journal.record(event),
+            Effect::Answer { id, answer } => {
+                // A caller that did not wait is told nothing.
+                let _gone = self.callers.remove(&id).map(|caller| caller.send(answer));
+            }
+            Effect::FindCheckpoint => self.commits.find(),
+            Effect::SetAsideCheckpoint { path, file } => self.commits.set_aside(path, file),
+            Effect::Commit(shards) => {
+                let journaled = self.journal.flushed();
+                self.commits.commit(shards, journaled);
+            }
+            Effect::MakeRoom(coming) => self.commits.make_room(coming),
+            Effect::DiscardAttempt { attempt, below } => self.commits.discard(attempt, below),
+            Effect::WriteRunFile { name, bytes } => self.commits.write_file(self.run_dir.join(name), bytes),
+            Effect::NoteChunk(chunk) => self.commits.note_chunk(chunk),
+            Effect::MakeLogDir { round } => self.make_log_dir(round),
+            Effect::DigestProgram => self.digest_program(),
+            Effect::ExpelNode { node, reason } => self.membership(|rendezvous| rendezvous.dismiss(node, reason)),
+            Effect::RejoinMembership => self.membership(Rendezvous::join),
+            Effect::FinishMembership { epoch } => {
+                self.membership(|rendezvous| transport::finish_membership(rendezvous, epoch))
+            }
+            // Whoever takes over holds the lock before its supervisor is made.
+            Effect::AcquireRunDir => self.pending.push(Input::RunDirAcquired(Ok(()))),
+            Effect::CloseControl => self.close_control(),
+            Effect::HandOff(snapshot) => self.hand_off(&snapshot),
+            Effect::Finish(outcome) => self.outcome = Some(*outcome),
+        }
+    }
+
+    fn membership(&self, ask: impl FnOnce(&Rendezvous)) {
+        if let Some(rendezvous) = &self.rendezvous {
+            ask(rendezvous);
+        }
+    }
+
+    /// Sends a command; returns it for the leader's own node agent.
+    fn send(&self, node: NodeId, command: NodeCommand) -> Option<NodeInput> {
+        let epoch = self.epoch;
+        if node == self.own {
+            return Some(NodeInput::Command { epoch, command });
+        }
+        self.membership(|rendezvous| transport::send_command(rendezvous, node, epoch, &command));
+        None
+    }
+
+    /// Makes the directory at once: a launch that resumes the run counts these directories, also those of rounds that were not told of.
+    fn make_log_dir(&mut self, round: u64) {
+        let path = self.run_dir.join("logs").join(round.to_string());
+        if let Err(source) = std::fs::create_dir_all(&path) {
+            let error = AgentError::Log { path, source }.to_string();
+            self.pending.push(Input::EffectFailed { effect: EffectKind::MakeLogDir, error });
+        }
+    }
+
+    fn digest_program(&mut self) {
+        let answers = self.answers.sender();
+        let program = self.program.clone();
+        if !self.digester.submit(move || answers.send(Input::ProgramDigest { digest: program_digest(&program) })) {
+            self.pending.push(Input::ProgramDigest { digest: String::new() });
+        }
+    }
+
+    /// Accepts no more requests. Callers who have no answer hear that none comes, which the socket waits for.
+    fn close_control(&mut self) {
+        self.callers.clear();
+        self.control = None;
+    }
+
+    /// Tells the other nodes the snapshot, and leaves the membership to one of them.
+    fn hand_off(&mut self, snapshot: &RunSnapshot) {
+        for node in self.members.iter().filter(|member| **member != self.own) {
+            let command = NodeCommand::ReplicateSnapshot(Box::new(snapshot.clone()));
+            let _own = self.send(*node, command);
+        }
+        self.close_control();
+        self.membership(Rendezvous::bequeath);
+        self.pending.push(Input::HandedOff);
+    }
+
+    /// Ends the services. The journal may get no event afterwards.
+    pub(crate) fn end(mut self) {
+        self.close_control();
+    }
+}

@@ -1,0 +1,106 @@
+//! News of the membership service as inputs of the node state and of the supervisor.
+
+use super::owner_loop::OwnerLoop;
+use crate::{
+    node_agent::input::NodeInput,
+    rendezvous::{News, RoundPlan, RunEnd},
+    supervisor::{MembershipEnd, input::Input},
+    transport,
+};
+use enn_common::{checkpoint::latest, wire::node_agent::NodeEvent};
+use enn_process::run_dir;
+use std::{path::Path, rc::Rc};
+
+impl OwnerLoop<'_> {
+    /// Reads all news that wait.
+    pub(super) fn read_membership(&mut self) {
+        let Some(rendezvous) = self.rendezvous.clone() else { return };
+        rendezvous.clear();
+        let news = std::iter::from_fn(|| Rc::as_ref(&rendezvous).news());
+        for one in news {
+            self.on_news(one);
+        }
+    }
+
+    fn on_news(&mut self, news: News) {
+        match news {
+            News::Waiting(reason) if self.hosts => self.to_leader.push(Input::Waiting { reason }),
+            News::Waiting(reason) => self.to_node.push(NodeInput::Waiting { reason }),
+            News::NodeJoined { node, host, workers } => self.to_leader.push(Input::NodeJoined { node, host, workers }),
+            News::NodeLost { node, host, reason } => self.to_leader.push(Input::NodeLost { node, host, reason }),
+            News::Round(plan) => self.on_membership(plan),
+            News::RoundEnded(_) => {
+                self.to_node.push(NodeInput::MembershipReopened);
+                if self.hosts {
+                    self.to_leader.push(Input::MembershipReopened);
+                }
+            }
+            News::HostLost(reason) => self.to_node.push(NodeInput::LeaderLost { reason }),
+            News::RunEnded(end) => {
+                let end = self.membership_end(end);
+                if self.hosts {
+                    self.to_leader.push(Input::MembershipOver(end.clone()));
+                }
+                self.to_node.push(NodeInput::MembershipOver(end));
+            }
+            News::Letter { from, bytes } if self.hosts => {
+                // A node speaks to the leader that it has found: not to one before.
+                if let Some((epoch, event)) = transport::decode::<NodeEvent>(&bytes)
+                    && epoch >= self.leads_since
+                {
+                    self.to_leader.push(Input::Node { node: from, event });
+                }
+            }
+            News::Letter { bytes, .. } => {
+                if let Some((epoch, command)) = transport::decode(&bytes) {
+                    self.to_node.push(NodeInput::Command { epoch, command });
+                }
+            }
+        }
+    }
+
+    /// The nodes agreed on the members. The members are listed where this node hosts the service.
+    fn on_membership(&mut self, plan: RoundPlan) {
+        let epoch = transport::epoch_of(plan.round);
+        if plan.nodes.is_empty() {
+            self.to_node.push(NodeInput::LeaderFound { epoch });
+        } else if self.hosts {
+            self.to_leader.push(Input::MembershipFormed { epoch, members: plan.nodes });
+            self.to_node.push(NodeInput::LeaderFound { epoch });
+        } else {
+            // From here on messages are events of the other nodes.
+            self.hosts = true;
+            self.leads_since = epoch;
+            self.to_node.push(NodeInput::BecameLeader { epoch, members: plan.nodes });
+        }
+    }
+
+    fn membership_end(&self, end: RunEnd) -> MembershipEnd {
+        let failed = |reason| MembershipEnd::Failed { reason, fenced: false };
+        match end {
+            RunEnd::Finished => MembershipEnd::Finished,
+            RunEnd::Stopped { by } => MembershipEnd::Stopped { by },
+            RunEnd::Failed { end, reason } => {
+                // The other side may go on in the same directory.
+                let fenced = self.nodes.is_elastic();
+                MembershipEnd::Failed { reason: format!("{end} ({reason})"), fenced }
+            }
+            RunEnd::HostLost { reason } => {
+                let saved = self.shell.run_dir().filter(|_| !self.hosts).map(newest_checkpoint).unwrap_or_default();
+                MembershipEnd::Failed { reason: format!("{reason}{saved}"), fenced: self.nodes.is_elastic() }
+            }
+            RunEnd::TimedOut { reason } | RunEnd::Refused { reason } => failed(reason),
+        }
+    }
+}
+
+/// Returns what is left of a run whose leader is gone, for people.
+fn newest_checkpoint(run_dir: &Path) -> String {
+    let newest = latest(&run_dir::checkpoints(run_dir)).found;
+    let newest = newest.as_ref().and_then(|found| found.dir().file_name()).map(|name| name.to_string_lossy());
+    let newest = newest.unwrap_or("none".into());
+    let dir = run_dir.display();
+    format!(
+        "\n  hint: the newest checkpoint is {newest}; when no node leads the run any more, `enn train --resume {dir}` goes on from it"
+    )
+}

@@ -1,0 +1,372 @@
+//! The owner loop: waits for everything at once, and drives the node state and, on the leader, the supervisor.
+//!
+//! ```text
+//! descriptors ─► inputs of the node ─► NodeState ─► effects ─► processes, broker, …
+//!                      ▲ queue ▼ (one thread)
+//!                inputs of the leader ─► Supervisor (a batch, then settle) ─► effects ─► journal, commits, other nodes, …
+//! ```
+//! **Invariant:** nothing is polled. A death is handled before the messages of those who noticed it.
+
+use super::{
+    spec::NodeCounts,
+    take_over::{Prepared, PreparedLeader, TakeOver},
+};
+use crate::{
+    leader::{Journal, LeaderParts, LeaderShell, LeaderSource, read_kernels},
+    node_agent::{
+        AgentError,
+        background::Inbox,
+        effect::{NodeEffect, NodeEnd},
+        input::NodeInput,
+        shell::{LeadOrder, NodeShell, NodeSource, Outward},
+        state::NodeState,
+    },
+    rendezvous::{NodeId, Rendezvous},
+    supervisor::{
+        Supervisor,
+        effect::{RunEnd, RunOutcome},
+        input::Input,
+    },
+    transport,
+};
+use crossbeam_channel::Sender;
+use enn_common::{
+    event::EventKind,
+    wire::node_agent::{Epoch, NodeEvent, RunSnapshot},
+};
+use enn_process::wait_ready;
+use nix::poll::{PollFd, PollFlags};
+use std::{
+    os::fd::BorrowedFd,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+/// A poll that blocked lasted at least this long.
+const BLOCKED_MIN: Duration = Duration::from_millis(1);
+/// Shortest wait after a deadline that a machine did not move.
+const TICK_PAUSE: Duration = Duration::from_millis(5);
+/// Longest wait for the other nodes to hear that the run is over.
+const FAREWELL_MAX: Duration = Duration::from_secs(2);
+
+/// How the loop ended.
+#[derive(Debug)]
+pub(super) enum LoopEnd {
+    /// This node led.
+    Led(RunOutcome),
+    /// The node agent's work is over; another node leads, or nobody.
+    Followed(NodeEnd),
+    /// The thread that was to prepare this node to lead gave up.
+    NotPrepared,
+}
+
+/// The leader's half of the loop.
+enum Leading<'a> {
+    No,
+    /// A thread prepares; inputs wait.
+    Preparing(Box<RunSnapshot>),
+    Yes(Box<LeaderShell<'a>>),
+}
+
+/// A descriptor that is ready, in the order in which they are handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    Node(NodeSource),
+    Membership,
+    Leader(LeaderSource),
+    Prepared,
+}
+
+/// Begins to prepare a leader in another thread.
+pub(super) type BeginLead<'a> = &'a mut dyn FnMut(TakeOver);
+
+/// What the loop is made of.
+pub(super) struct LoopParts<'a> {
+    pub(super) state: NodeState,
+    /// Time zero of the node state.
+    pub(super) origin: Instant,
+    pub(super) shell: NodeShell,
+    pub(super) rendezvous: Option<Rc<Rendezvous>>,
+    pub(super) own: NodeId,
+    pub(super) nodes: NodeCounts,
+    /// Shows the events of a node that does not lead.
+    pub(super) emit: &'a mut dyn FnMut(EventKind),
+    pub(super) begin_lead: BeginLead<'a>,
+}
+
+pub(super) struct OwnerLoop<'a> {
+    pub(super) state: NodeState,
+    origin: Instant,
+    /// Ends before the node agent, whose directory has the control socket.
+    leading: Leading<'a>,
+    pub(super) shell: NodeShell,
+    pub(super) rendezvous: Option<Rc<Rendezvous>>,
+    pub(super) own: NodeId,
+    pub(super) nodes: NodeCounts,
+    emit: &'a mut dyn FnMut(EventKind),
+    begin_lead: BeginLead<'a>,
+    prepared: Inbox<Prepared>,
+    /// This node hosts the membership service, so that messages are events of other nodes.
+    pub(super) hosts: bool,
+    pub(super) to_node: Vec<NodeInput>,
+    pub(super) to_leader: Vec<Input>,
+    /// Epoch in which this node began to lead.
+    pub(super) leads_since: Epoch,
+    /// Where the thread that prepared the leader waits for the outcome.
+    outcome_to: Option<Sender<Result<RunOutcome, AgentError>>>,
+    node_end: Option<NodeEnd>,
+    gave_up: bool,
+    /// End of the poll before.
+    returned: Instant,
+}
+
+impl<'a> OwnerLoop<'a> {
+    pub(super) fn new(parts: LoopParts<'a>) -> Result<Self, AgentError> {
+        let LoopParts { state, origin, shell, rendezvous, own, nodes, emit, begin_lead } = parts;
+        Ok(Self {
+            state,
+            origin,
+            shell,
+            leading: Leading::No,
+            hosts: false,
+            rendezvous,
+            own,
+            nodes,
+            emit,
+            begin_lead,
+            prepared: Inbox::new()?,
+            to_node: Vec::new(),
+            to_leader: Vec::new(),
+            leads_since: Epoch::default(),
+            outcome_to: None,
+            node_end: None,
+            gave_up: false,
+            returned: Instant::now(),
+        })
+    }
+
+    /// Leads from now on.
+    pub(super) fn lead(&mut self, parts: LeaderParts<'a>) -> Result<(), AgentError> {
+        self.hosts = true;
+        let mut leader = LeaderShell::new(parts, self.shell.socket_directory())?;
+        self.to_node.extend(leader.handle(Vec::new()));
+        self.leading = Leading::Yes(Box::new(leader));
+        Ok(())
+    }
+
+    /// Returns whether this node leads, or prepares to.
+    pub(super) fn is_leading(&self) -> bool {
+        match self.leading {
+            Leading::No => false,
+            Leading::Preparing(_) | Leading::Yes(_) => true,
+        }
+    }
+
+    /// Runs until the run is over for this node.
+    pub(super) fn run(mut self) -> Result<LoopEnd, AgentError> {
+        loop {
+            self.drive();
+            if let Some(end) = self.ended() {
+                return Ok(self.finish(end));
+            }
+            self.wait()?;
+        }
+    }
+
+    /// Handles inputs and carries out effects until nothing follows any more.
+    fn drive(&mut self) {
+        loop {
+            for input in std::mem::take(&mut self.to_node) {
+                self.handle_node_input(input);
+            }
+            if !self.to_node.is_empty() {
+                continue;
+            }
+            let Leading::Yes(leader) = &mut self.leading else { return };
+            if self.to_leader.is_empty() {
+                return;
+            }
+            self.to_node.extend(leader.handle(std::mem::take(&mut self.to_leader)));
+            self.to_leader.extend(leader.take_pending());
+        }
+    }
+
+    fn handle_node_input(&mut self, input: NodeInput) {
+        let mut effects = Vec::new();
+        self.state.on(self.origin.elapsed(), input, &mut effects);
+        for effect in effects {
+            self.carry_out(effect);
+        }
+    }
+
+    fn carry_out(&mut self, effect: NodeEffect) {
+        match self.shell.carry_out(effect) {
+            None => {}
+            Some(Outward::Report(event)) => self.report(event),
+            Some(Outward::Journal(event)) => (self.emit)(event),
+            Some(Outward::Lead(order)) => self.prepare_to_lead(*order),
+            Some(Outward::End(end)) => self.node_end = Some(end),
+        }
+        self.to_node.extend(self.shell.take_pending());
+    }
+
+    /// Reports to the leader: the supervisor in this thread, or another node.
+    fn report(&mut self, event: NodeEvent) {
+        if self.is_leading() {
+            self.to_leader.push(Input::Node { node: self.own, event });
+        } else if let (Some(rendezvous), Some(epoch)) = (&self.rendezvous, self.state.epoch()) {
+            transport::send_event(rendezvous, epoch, &event);
+        }
+    }
+
+    fn prepare_to_lead(&mut self, order: LeadOrder) {
+        let LeadOrder { epoch, members, snapshot, facts } = order;
+        self.leads_since = epoch;
+        // In front of what other nodes have sent already.
+        self.to_leader.insert(0, Input::MembershipFormed { epoch, members });
+        self.leading = Leading::Preparing(Box::new(snapshot));
+        (self.begin_lead)(TakeOver::new(facts, self.prepared.sender()));
+    }
+
+    /// A thread has prepared this node to lead, or gave up.
+    fn on_prepared(&mut self, prepared: Prepared) -> Result<(), AgentError> {
+        let leader = match prepared {
+            Prepared::Failed => {
+                self.gave_up = true;
+                return Ok(());
+            }
+            Prepared::Ready(leader) => *leader,
+        };
+        let Leading::Preparing(snapshot) = std::mem::replace(&mut self.leading, Leading::No) else { return Ok(()) };
+        let PreparedLeader { spec, checkpoints, fence, journal, outcome } = leader;
+        self.outcome_to = Some(outcome);
+        let members = self.rendezvous.as_deref().map(|rendezvous| (rendezvous, self.nodes));
+        let store = store_text(members.map(|(rendezvous, _)| rendezvous.store()));
+        let settings = spec.supervisor(self.own, members, store);
+        let kernels = read_kernels(&spec.run_dir, &spec.worker.program);
+        let parts = LeaderParts {
+            supervisor: Supervisor::take_over(settings, kernels, *snapshot),
+            journal: Journal::Relayed(journal),
+            checkpoints,
+            fence,
+            run_dir: spec.run_dir,
+            program: spec.worker.program,
+            host: spec.host,
+            own: self.own,
+            rendezvous: self.rendezvous.clone(),
+        };
+        self.lead(parts)
+    }
+
+    /// Returns how the loop ended, if it has.
+    fn ended(&mut self) -> Option<LoopEnd> {
+        if self.gave_up {
+            return Some(LoopEnd::NotPrepared);
+        }
+        match &mut self.leading {
+            Leading::Yes(leader) => leader.take_outcome().map(LoopEnd::Led),
+            Leading::No | Leading::Preparing(_) => self.node_end.take().map(LoopEnd::Followed),
+        }
+    }
+
+    /// Ends the services and the processes that are left, and lets the other nodes hear that this one is done.
+    fn finish(self, end: LoopEnd) -> LoopEnd {
+        let is_heard = match (&end, &self.leading) {
+            (LoopEnd::Led(outcome), Leading::Yes(leader)) => outcome.end != RunEnd::HandedOff && leader.has_others(),
+            (LoopEnd::Followed(NodeEnd::Ended(_)), _) => self.state.epoch().is_some(),
+            _ => false,
+        };
+        if let Leading::Yes(leader) = self.leading {
+            leader.end();
+        }
+        self.shell.end();
+        if let Some(rendezvous) = self.rendezvous.filter(|_| is_heard) {
+            rendezvous.await_end(FAREWELL_MAX);
+        }
+        match (end, self.outcome_to) {
+            (LoopEnd::Led(outcome), Some(thread)) => {
+                // A thread that is gone concludes nothing.
+                let _gone = thread.send(Ok(outcome.clone()));
+                LoopEnd::Led(outcome)
+            }
+            (end, _) => end,
+        }
+    }
+
+    /// Waits until something happens or is due, and makes inputs of it.
+    fn wait(&mut self) -> Result<(), AgentError> {
+        let began = Instant::now();
+        let ready = self.ready(self.deadline(began))?;
+        let now = Instant::now();
+        // A poll that blocked was listening when the death came. One that found it waiting did not listen since the poll
+        // before returned, so the death may be as old as that.
+        let was_listening = now.duration_since(began) >= BLOCKED_MIN;
+        let late = if was_listening { Duration::ZERO } else { now.duration_since(self.returned) };
+        self.returned = now;
+        for source in ready {
+            match source {
+                Source::Node(source) => self.shell.read(source, late, &mut self.to_node),
+                Source::Membership => self.read_membership(),
+                Source::Leader(source) => {
+                    if let Leading::Yes(leader) = &mut self.leading {
+                        leader.read(source, &mut self.to_leader);
+                    }
+                }
+                Source::Prepared => {
+                    for prepared in self.prepared.take() {
+                        self.on_prepared(prepared)?;
+                    }
+                }
+            }
+        }
+        let now = Instant::now();
+        if self.node_deadline().is_some_and(|at| at <= now) {
+            self.to_node.push(NodeInput::Tick);
+        }
+        if self.leader_deadline().is_some_and(|at| at <= now) {
+            self.to_leader.push(Input::Tick);
+        }
+        Ok(())
+    }
+
+    fn node_deadline(&self) -> Option<Instant> {
+        self.state.deadline().map(|at| self.origin + at)
+    }
+
+    fn leader_deadline(&self) -> Option<Instant> {
+        match &self.leading {
+            Leading::Yes(leader) => leader.deadline(),
+            Leading::No | Leading::Preparing(_) => None,
+        }
+    }
+
+    /// Returns the next deadline. One that has passed already was not moved by its machine, which must not keep a processor busy.
+    fn deadline(&self, now: Instant) -> Option<Instant> {
+        let next = [self.node_deadline(), self.leader_deadline()].into_iter().flatten().min();
+        next.map(|at| if at <= now { now + TICK_PAUSE } else { at })
+    }
+
+    fn ready(&self, deadline: Option<Instant>) -> Result<Vec<Source>, AgentError> {
+        let unread = self.shell.unread().map(Source::Node);
+        let deadline = if unread.is_some() { Some(Instant::now()) } else { deadline };
+        let mut watched: Vec<(Source, BorrowedFd<'_>)> =
+            self.shell.descriptors().map(|(source, fd)| (Source::Node(source), fd)).collect();
+        watched.extend(self.rendezvous.iter().map(|rendezvous| (Source::Membership, rendezvous.fd())));
+        if let Leading::Yes(leader) = &self.leading {
+            watched.extend(leader.descriptors().map(|(source, fd)| (Source::Leader(source), fd)));
+        }
+        watched.push((Source::Prepared, self.prepared.fd()));
+        let mut fds: Vec<PollFd<'_>> = watched.iter().map(|(_, fd)| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+        wait_ready(&mut fds, deadline).map_err(|source| AgentError::System { what: "wait for events", source })?;
+        let ready = watched.iter().zip(&fds).filter(|(_, fd)| fd.any().unwrap_or(false));
+        let mut ready: Vec<Source> = ready.map(|((source, _), _)| *source).chain(unread).collect();
+        ready.sort_unstable();
+        ready.dedup();
+        Ok(ready)
+    }
+}
+
+/// Returns the address of the store for the journal.
+pub(super) fn store_text(store: Option<(String, u16)>) -> String {
+    store.map_or_else(String::new, |(host, port)| format!("{host}:{port}"))
+}

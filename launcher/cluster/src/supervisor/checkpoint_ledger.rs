@@ -1,0 +1,797 @@
+//! Checkpoints in the making: which ranks have written their shard of which step, which shards are still in memory, and which
+//! checkpoints are being committed.
+//!
+//! A shard that a worker left in memory is written at once by its node. A step whose ranks have all reported is committed, whatever
+//! happens to its workers or its round; one that a rank did not report when the round ends is dropped.
+//!
+//! **Invariant:** a step of an attempt gets at most one verdict, and no commit unless every rank reported exactly once from the same
+//! directory. One commit of a step is under way at a time. Each snapshot in memory is persisted or released once; a persist that
+//! failed is asked for once more, or ends with a release.
+
+use super::{
+    complete_checkpoint::CompleteCheckpoint,
+    input::{CommitFailure, CommittedCheckpoint, Time},
+    seating::NodeIndex,
+};
+use enn_common::{checkpoint::table::ShardTable, id::WorkerId, wire::node_agent::WriteFailure};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    path::PathBuf,
+};
+
+/// Steps that not all ranks have reported at one time.
+pub(super) const STEPS_OPEN_MAX: usize = 4;
+/// Checkpoints being written and committed at one time.
+const COMMITS_MAX: usize = 8;
+
+/// A rank's report of its shard.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ShardReport {
+    pub(super) rank: u32,
+    pub(super) step: u64,
+    pub(super) epoch: u64,
+    pub(super) dir: PathBuf,
+    pub(super) metric: Option<f64>,
+    pub(super) blocked: f64,
+    pub(super) shard: ReportedShard,
+}
+
+/// Where a reported shard is.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum ReportedShard {
+    /// The worker wrote it.
+    OnDisk(ShardTable),
+    /// The worker left it in memory.
+    InMemory(Snapshot),
+}
+
+/// A shard in the memory of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Snapshot {
+    pub(super) node: NodeIndex,
+    pub(super) worker: WorkerId,
+    pub(super) ticket: u64,
+    /// No later checkpoint makes up for this one.
+    pub(super) must: bool,
+}
+
+/// What the ledger asks for, in order.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum LedgerAction {
+    Persist {
+        snapshot: Snapshot,
+        dir: PathBuf,
+        rank: u32,
+    },
+    Release(Snapshot),
+    Commit(CompleteCheckpoint),
+    MakeRoom(CompleteCheckpoint),
+    Discard {
+        attempt: String,
+        below: u64,
+    },
+    /// The checkpoint of this step is given up.
+    Abandoned {
+        step: u64,
+        error: String,
+    },
+    /// The checkpoint is on disk.
+    Committed {
+        step: u64,
+        checkpoint: CommittedCheckpoint,
+        seconds: f64,
+        blocked: f64,
+    },
+    /// Another leader has the run directory.
+    Fenced {
+        error: String,
+    },
+}
+
+/// One rank's shard of a step.
+#[derive(Debug, Clone, PartialEq)]
+enum Shard {
+    Missing,
+    Written(ShardTable),
+    Writing(Snapshot),
+    Failed(Snapshot),
+}
+
+/// A step that is not complete.
+#[derive(Debug, Clone, PartialEq)]
+struct OpenStep {
+    epoch: u64,
+    dir: PathBuf,
+    metric: Option<f64>,
+    blocked: f64,
+    shards: Vec<Shard>,
+    missing: usize,
+    writing: usize,
+    /// The first write that failed since the last try.
+    failure: Option<WriteFailure>,
+    must: bool,
+    retried: bool,
+    /// Time when the last rank reported.
+    reported: Option<Time>,
+}
+
+/// A commit under way, or one that waits for that of the same step to end.
+#[derive(Debug, Clone, PartialEq)]
+struct Commit {
+    set: CompleteCheckpoint,
+    since: Time,
+    must: bool,
+    retried: bool,
+}
+
+/// A step of an attempt.
+type StepKey = (String, u64);
+
+/// Use of the room that is being made.
+#[derive(Debug, Clone, PartialEq)]
+enum RoomFor {
+    Shards(StepKey),
+    Commit(u64),
+}
+
+/// All checkpoints in the making.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct CheckpointLedger {
+    attempt: String,
+    world: usize,
+    open: BTreeMap<StepKey, OpenStep>,
+    /// Steps of the present attempt up to this one have had their verdict.
+    settled: Option<u64>,
+    commits: BTreeMap<u64, Commit>,
+    /// Saved again by a later round while the step is being committed: what counts if that fails.
+    held: BTreeMap<u64, Commit>,
+    /// Snapshots being written, with the step and the rank that they belong to.
+    writes: BTreeMap<(WorkerId, u64), (StepKey, u32, Snapshot)>,
+    /// Number of these by step.
+    writes_of: BTreeMap<StepKey, usize>,
+    /// What of an attempt is to be removed as soon as nobody writes there.
+    discards: BTreeMap<String, u64>,
+    room_asked: Option<RoomFor>,
+    room_wanted: VecDeque<RoomFor>,
+    actions: Vec<LedgerAction>,
+}
+
+impl CheckpointLedger {
+    /// Returns what is to be done since the last call.
+    pub(super) fn take_actions(&mut self) -> Vec<LedgerAction> {
+        self.flush_discards();
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Returns whether no checkpoint that can still be committed is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.commits.is_empty() && self.held.is_empty() && self.open.values().all(|step| step.missing > 0)
+    }
+
+    /// The present round is over: steps that a rank has not reported are dropped, and what the attempt left behind is removed.
+    pub(super) fn end_round(&mut self) {
+        let dropped = self.open.extract_if(.., |_, step| step.missing > 0).collect::<Vec<_>>();
+        for (_, step) in dropped {
+            self.release_failed(&step);
+        }
+        let attempt = std::mem::take(&mut self.attempt);
+        self.discard(attempt, u64::MAX);
+        self.world = 0;
+    }
+
+    /// A round begins with so many ranks.
+    pub(super) fn begin_round(&mut self, attempt: String, world: usize) {
+        self.end_round();
+        self.attempt = attempt;
+        self.world = world;
+        self.settled = None;
+    }
+
+    /// A rank of the present round has its shard, on disk or in memory.
+    pub(super) fn reported(&mut self, report: ShardReport, now: Time) {
+        let step = report.step;
+        let key = (self.attempt.clone(), step);
+        let is_late = self.settled.is_some_and(|settled| step <= settled);
+        if is_late && !self.open.contains_key(&key) {
+            return self.refuse(&report);
+        }
+        if !self.open.contains_key(&key) {
+            self.make_place();
+            self.open.insert(key.clone(), OpenStep::new(&report, self.world));
+        }
+        let Some(open) = self.open.get_mut(&key) else { return };
+        if let Some(error) = open.mismatch(&report) {
+            self.refuse(&report);
+            return self.abandon(&key, error);
+        }
+        let ShardReport { rank, metric, blocked, shard, .. } = report;
+        open.metric = open.metric.or(metric);
+        open.blocked = open.blocked.max(blocked);
+        open.missing -= 1;
+        match shard {
+            ReportedShard::OnDisk(table) => open.set(rank, Shard::Written(table)),
+            ReportedShard::InMemory(snapshot) => {
+                open.must |= snapshot.must;
+                self.write(&key, rank, snapshot);
+            }
+        }
+        self.all_reported(&key, now);
+        self.advance(&key, now);
+    }
+
+    /// A rank of the present round could not write its shard.
+    pub(super) fn failed(&mut self, rank: u32, step: u64, error: &str) {
+        let key = (self.attempt.clone(), step);
+        if self.open.contains_key(&key) || self.settled.is_none_or(|settled| step > settled) {
+            self.abandon(&key, format!("rank {rank}: {error}"));
+        }
+    }
+
+    /// A node wrote a snapshot, or could not.
+    pub(super) fn written(
+        &mut self,
+        worker: WorkerId,
+        ticket: u64,
+        result: Result<ShardTable, WriteFailure>,
+        now: Time,
+    ) {
+        let Some((key, rank, snapshot)) = self.writes.remove(&(worker, ticket)) else { return };
+        if let Some(count) = self.writes_of.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                self.writes_of.remove(&key);
+            }
+        }
+        let Some(open) = self.open.get_mut(&key) else {
+            if result.is_err() {
+                self.actions.push(LedgerAction::Release(snapshot));
+            }
+            return;
+        };
+        open.writing -= 1;
+        match result {
+            Ok(table) => open.set(rank, Shard::Written(table)),
+            Err(failure) => {
+                open.set(rank, Shard::Failed(snapshot));
+                open.failure.get_or_insert(failure);
+            }
+        }
+        self.advance(&key, now);
+    }
+
+    /// A node is gone with the snapshots in its memory.
+    pub(super) fn lose_node(&mut self, node: NodeIndex) {
+        let lost: Vec<_> = self.writes.extract_if(.., |_, (_, _, snapshot)| snapshot.node == node).collect();
+        let mut steps: BTreeSet<StepKey> = lost.into_iter().map(|(_, (key, _, _))| key).collect();
+        for key in &steps {
+            let left = self.writes.values().filter(|(of, _, _)| of == key).count();
+            if left == 0 {
+                self.writes_of.remove(key);
+            } else {
+                self.writes_of.insert(key.clone(), left);
+            }
+        }
+        let failed_there = |shard: &Shard| matches!(shard, Shard::Failed(snapshot) if snapshot.node == node);
+        steps.extend(
+            self.open.iter().filter(|(_, open)| open.shards.iter().any(failed_there)).map(|(key, _)| key.clone()),
+        );
+        for key in steps {
+            if let Some(open) = self.open.get_mut(&key) {
+                open.shards.iter_mut().filter(|shard| failed_there(shard)).for_each(|shard| *shard = Shard::Missing);
+                self.abandon(&key, "a node was lost with its shard in memory".to_owned());
+            }
+        }
+    }
+
+    /// A commit ended.
+    pub(super) fn commit_ended(&mut self, step: u64, result: Result<CommittedCheckpoint, CommitFailure>, now: Time) {
+        let Some(commit) = self.commits.remove(&step) else { return };
+        let held = self.held.remove(&step);
+        let failure = match result {
+            Ok(checkpoint) => {
+                let seconds = now.saturating_sub(commit.since).as_secs_f64();
+                let blocked = commit.set.blocked;
+                self.actions.push(LedgerAction::Committed { step, checkpoint, seconds, blocked });
+                self.discard(self.attempt.clone(), step);
+                if let Some(held) = held {
+                    self.discard(held.set.attempt, step.saturating_add(1));
+                }
+                return;
+            }
+            Err(failure) => failure,
+        };
+        if failure.fenced {
+            self.actions.push(LedgerAction::Fenced { error: failure.error });
+        } else if !commit.retried && (failure.disk_full || commit.must) {
+            self.commits.insert(step, Commit { retried: true, ..commit });
+            if let Some(held) = held {
+                self.held.insert(step, held);
+            }
+            if failure.disk_full { self.want_room(RoomFor::Commit(step)) } else { self.commit_again(step) }
+        } else if let Some(held) = held {
+            self.discard(commit.set.attempt, step.saturating_add(1));
+            self.commits.insert(step, held);
+            self.commit_again(step);
+        } else {
+            self.discard(commit.set.attempt, step.saturating_add(1));
+            self.actions.push(LedgerAction::Abandoned { step, error: failure.error });
+        }
+    }
+
+    /// Old checkpoints were removed, or there was none to remove.
+    pub(super) fn room_made(&mut self, removed: bool, now: Time) {
+        match self.room_asked.take() {
+            Some(RoomFor::Shards(key)) => {
+                let must = self.open.get(&key).is_some_and(|open| open.must);
+                if removed || must {
+                    self.retry(&key)
+                } else {
+                    self.abandon_failed(&key)
+                }
+                self.advance(&key, now);
+            }
+            Some(RoomFor::Commit(step)) => {
+                let Some(commit) = self.commits.get(&step) else { return };
+                if removed || commit.must {
+                    self.commit_again(step);
+                } else {
+                    let error = "the disk is full".to_owned();
+                    self.commit_ended(step, Err(CommitFailure { error, disk_full: true, fenced: false }), now);
+                }
+            }
+            None => {}
+        }
+        self.ask_for_room();
+    }
+
+    fn refuse(&mut self, report: &ShardReport) {
+        if let ReportedShard::InMemory(snapshot) = report.shard {
+            self.actions.push(LedgerAction::Release(snapshot));
+        }
+    }
+
+    /// Gives up the oldest step when too many are open.
+    fn make_place(&mut self) {
+        let mut open = self.open.iter().filter(|(_, open)| open.missing > 0).map(|(key, _)| key);
+        let oldest = open.next().cloned();
+        if let Some(oldest) = oldest.filter(|_| open.count() + 1 >= STEPS_OPEN_MAX) {
+            let error = format!("more than {STEPS_OPEN_MAX} checkpoints were begun and not all ranks wrote theirs");
+            self.abandon(&oldest, error);
+        }
+    }
+
+    fn write(&mut self, key: &StepKey, rank: u32, snapshot: Snapshot) {
+        let Some(open) = self.open.get_mut(key) else { return };
+        open.set(rank, Shard::Writing(snapshot));
+        open.writing += 1;
+        let dir = open.dir.clone();
+        self.writes.insert((snapshot.worker, snapshot.ticket), (key.clone(), rank, snapshot));
+        *self.writes_of.entry(key.clone()).or_default() += 1;
+        self.actions.push(LedgerAction::Persist { snapshot, dir, rank });
+    }
+
+    /// Notes that the last rank reported. Too many checkpoints being written mean that the disk is too slow.
+    fn all_reported(&mut self, key: &StepKey, now: Time) {
+        let complete = self.open.values().filter(|open| open.missing == 0).count() + self.commits.len();
+        let Some(open) = self.open.get_mut(key).filter(|open| open.missing == 0) else { return };
+        open.reported.get_or_insert(now);
+        self.settled = Some(self.settled.map_or(key.1, |settled| settled.max(key.1)));
+        if complete > COMMITS_MAX {
+            self.abandon(key, "too many commits are under way: the disk is too slow".to_owned());
+        }
+    }
+
+    /// Commits a step that all ranks have written, or tries again what could not be written.
+    fn advance(&mut self, key: &StepKey, now: Time) {
+        let Some(open) = self.open.get(key).filter(|open| open.missing == 0 && open.writing == 0) else { return };
+        match &open.failure {
+            None => {
+                if let Some(open) = self.open.remove(key) {
+                    self.commit(key, open, now);
+                }
+            }
+            Some(_) if self.is_room_wanted(key) => {}
+            Some(_) if open.retried => self.abandon_failed(key),
+            Some(failure) if failure.disk_full => self.want_room(RoomFor::Shards(key.clone())),
+            Some(_) if open.must => self.retry(key),
+            Some(_) => self.abandon_failed(key),
+        }
+    }
+
+    fn is_room_wanted(&self, key: &StepKey) -> bool {
+        let wanted = RoomFor::Shards(key.clone());
+        self.room_asked.as_ref() == Some(&wanted) || self.room_wanted.contains(&wanted)
+    }
+
+    fn retry(&mut self, key: &StepKey) {
+        let Some(open) = self.open.get_mut(key) else { return };
+        open.retried = true;
+        open.failure = None;
+        let failed: Vec<(u32, Snapshot)> = (0..).zip(&open.shards).filter_map(Shard::failed).collect();
+        for (rank, snapshot) in failed {
+            self.write(key, rank, snapshot);
+        }
+    }
+
+    fn commit(&mut self, key: &StepKey, open: OpenStep, now: Time) {
+        let since = open.reported.unwrap_or(now);
+        let must = open.must;
+        let retried = open.retried;
+        let commit = Commit { set: open.complete(key), since, must, retried };
+        let step = key.1;
+        if !self.commits.contains_key(&step) {
+            self.commits.insert(step, commit);
+            self.commit_again(step);
+        } else if let Some(before) = self.held.insert(step, commit) {
+            self.discard(before.set.attempt, step.saturating_add(1));
+        }
+    }
+
+    fn commit_again(&mut self, step: u64) {
+        let set = self.commits.get(&step).map(|commit| commit.set.clone());
+        self.actions.extend(set.map(LedgerAction::Commit));
+    }
+
+    fn want_room(&mut self, room: RoomFor) {
+        self.room_wanted.push_back(room);
+        self.ask_for_room();
+    }
+
+    fn ask_for_room(&mut self) {
+        while self.room_asked.is_none()
+            && let Some(next) = self.room_wanted.pop_front()
+        {
+            let set = match &next {
+                RoomFor::Shards(key) => self.open.get(key).map(|open| open.clone().complete(key)),
+                RoomFor::Commit(step) => self.commits.get(step).map(|commit| commit.set.clone()),
+            };
+            if let Some(set) = set {
+                self.actions.push(LedgerAction::MakeRoom(set));
+                self.room_asked = Some(next);
+            }
+        }
+    }
+
+    fn abandon_failed(&mut self, key: &StepKey) {
+        let failure = self.open.get(key).and_then(|open| open.failure.clone());
+        self.abandon(key, failure.map_or_else(String::new, |failure| failure.error));
+    }
+
+    fn abandon(&mut self, key: &StepKey, error: String) {
+        let step = key.1;
+        let open = self.open.remove(key);
+        if key.0 == self.attempt {
+            self.settled = Some(self.settled.map_or(step, |settled| settled.max(step)));
+        }
+        self.actions.push(LedgerAction::Abandoned { step, error });
+        // Workers that have not reported may still write.
+        let all_reported = open.as_ref().is_some_and(|open| open.missing == 0);
+        if let Some(open) = &open {
+            self.release_failed(open);
+        }
+        self.discard(key.0.clone(), if all_reported { step.saturating_add(1) } else { step });
+    }
+
+    fn release_failed(&mut self, open: &OpenStep) {
+        let failed = (0..).zip(&open.shards).filter_map(Shard::failed);
+        self.actions.extend(failed.map(|(_, snapshot)| LedgerAction::Release(snapshot)));
+    }
+
+    fn discard(&mut self, attempt: String, below: u64) {
+        if attempt.is_empty() || below == 0 {
+            return;
+        }
+        let before = self.discards.entry(attempt).or_default();
+        *before = below.max(*before);
+    }
+
+    /// Removes what nobody writes or commits any more.
+    fn flush_discards(&mut self) {
+        if self.discards.is_empty() {
+            return;
+        }
+        let mut busy: BTreeMap<&str, u64> = BTreeMap::new();
+        let steps = self.writes_of.keys().chain(self.open.keys()).map(|(attempt, step)| (attempt.as_str(), *step));
+        let commits = self.commits.values().chain(self.held.values());
+        let commits = commits.map(|commit| (commit.set.attempt.as_str(), commit.set.step));
+        for (attempt, step) in steps.chain(commits) {
+            let first = busy.entry(attempt).or_insert(step);
+            *first = step.min(*first);
+        }
+        let is_free = |attempt: &String, below: u64| busy.get(attempt.as_str()).is_none_or(|first| *first >= below);
+        let free: Vec<(String, u64)> = self
+            .discards
+            .iter()
+            .filter(|(attempt, below)| is_free(attempt, **below))
+            .map(|(attempt, below)| (attempt.clone(), *below))
+            .collect();
+        for (attempt, below) in free {
+            self.discards.remove(&attempt);
+            self.actions.push(LedgerAction::Discard { attempt, below });
+        }
+    }
+}
+
+impl Shard {
+    /// Returns rank and snapshot of a shard that could not be written.
+    fn failed(ranked: (u32, &Self)) -> Option<(u32, Snapshot)> {
+        let (rank, shard) = ranked;
+        match shard {
+            Self::Failed(snapshot) => Some((rank, *snapshot)),
+            Self::Missing | Self::Written(_) | Self::Writing(_) => None,
+        }
+    }
+}
+
+impl OpenStep {
+    fn new(report: &ShardReport, world: usize) -> Self {
+        Self {
+            epoch: report.epoch,
+            dir: report.dir.clone(),
+            metric: report.metric,
+            blocked: 0.0,
+            shards: vec![Shard::Missing; world],
+            missing: world,
+            writing: 0,
+            failure: None,
+            must: false,
+            retried: false,
+            reported: None,
+        }
+    }
+
+    fn set(&mut self, rank: u32, shard: Shard) {
+        if let Some(place) = self.shards.get_mut(rank as usize) {
+            *place = shard;
+        }
+    }
+
+    /// Returns what of the report contradicts the others.
+    fn mismatch(&self, report: &ShardReport) -> Option<String> {
+        let ShardReport { rank, step, .. } = report;
+        match self.shards.get(*rank as usize) {
+            None => Some(format!("rank {rank} is not in the round")),
+            Some(Shard::Written(_) | Shard::Writing(_) | Shard::Failed(_)) => {
+                Some(format!("rank {rank} reported its shard of step {step} twice"))
+            }
+            Some(Shard::Missing) if self.dir != report.dir => {
+                let others = self.dir.display();
+                Some(format!("rank {rank} wrote step {step} into {}, others into {others}", report.dir.display()))
+            }
+            Some(Shard::Missing) if self.epoch != report.epoch => {
+                let Self { epoch, .. } = self;
+                Some(format!("rank {rank} says step {step} is in epoch {}, others in epoch {epoch}", report.epoch))
+            }
+            Some(Shard::Missing) => None,
+        }
+    }
+
+    fn complete(self, key: &StepKey) -> CompleteCheckpoint {
+        let table = |shard: Shard| match shard {
+            Shard::Written(table) => Some(table),
+            Shard::Missing | Shard::Writing(_) | Shard::Failed(_) => None,
+        };
+        let tables = self.shards.into_iter().filter_map(table).collect();
+        let Self { epoch, dir, metric, blocked, .. } = self;
+        let (attempt, step) = key.clone();
+        CompleteCheckpoint { step, epoch, attempt, dir, metric, blocked, tables }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NOW: Time = Time::ZERO;
+
+    fn ledger(world: usize) -> CheckpointLedger {
+        let mut ledger = CheckpointLedger::default();
+        ledger.begin_round("1-a".to_owned(), world);
+        ledger
+    }
+
+    fn table(rank: u32) -> ShardTable {
+        ShardTable { file: format!("__{rank}_0.distcp"), ..ShardTable::default() }
+    }
+
+    fn report(rank: u32, step: u64) -> ShardReport {
+        let dir = format!("/run/.step-{step}.tmp").into();
+        let shard = ReportedShard::OnDisk(table(rank));
+        ShardReport { rank, step, epoch: 1, dir, metric: (rank == 0).then_some(2.5), blocked: f64::from(rank), shard }
+    }
+
+    fn snapshot(rank: u32, ticket: u64) -> Snapshot {
+        Snapshot { node: NodeIndex(rank), worker: WorkerId(rank), ticket, must: false }
+    }
+
+    fn in_memory(rank: u32, step: u64) -> ShardReport {
+        ShardReport { shard: ReportedShard::InMemory(snapshot(rank, step)), ..report(rank, step) }
+    }
+
+    fn full() -> WriteFailure {
+        WriteFailure { error: "the disk is full".to_owned(), disk_full: true }
+    }
+
+    fn committed(step: u64) -> Result<CommittedCheckpoint, CommitFailure> {
+        Ok(CommittedCheckpoint { path: format!("/run/step-{step}").into(), bytes: 1, metric: None })
+    }
+
+    fn not_committed() -> Result<CommittedCheckpoint, CommitFailure> {
+        Err(CommitFailure { error: "broken".to_owned(), disk_full: false, fenced: false })
+    }
+
+    /// Names of the actions, with the step where they have one.
+    fn names(actions: &[LedgerAction]) -> Vec<String> {
+        let name = |action: &LedgerAction| match action {
+            LedgerAction::Persist { rank, .. } => format!("persist {rank}"),
+            LedgerAction::Release(snapshot) => format!("release {}", snapshot.worker),
+            LedgerAction::Commit(set) => format!("commit {} {}", set.attempt, set.step),
+            LedgerAction::MakeRoom(set) => format!("room {}", set.step),
+            LedgerAction::Discard { attempt, below } if *below == u64::MAX => format!("discard {attempt}"),
+            LedgerAction::Discard { attempt, below } => format!("discard {attempt} below {below}"),
+            LedgerAction::Abandoned { step, error } => format!("abandoned {step}: {error}"),
+            LedgerAction::Committed { step, .. } => format!("committed {step}"),
+            LedgerAction::Fenced { .. } => "fenced".to_owned(),
+        };
+        actions.iter().map(name).collect()
+    }
+
+    fn done(ledger: &mut CheckpointLedger) -> Vec<String> {
+        names(&ledger.take_actions())
+    }
+
+    #[test]
+    fn complete_when_all_ranks_reported_in_rank_order() {
+        let mut ledger = ledger(3);
+        [2, 0].into_iter().for_each(|rank| ledger.reported(report(rank, 10), NOW));
+        assert!(ledger.take_actions().is_empty());
+        ledger.reported(report(1, 10), NOW);
+        let actions = ledger.take_actions();
+        let [LedgerAction::Commit(set)] = &actions[..] else { panic!("{actions:?}") };
+        assert_eq!((set.step, set.epoch, set.metric, set.blocked), (10, 1, Some(2.5), 2.0));
+        let files: Vec<_> = set.tables.iter().map(|table| table.file.as_str()).collect();
+        assert_eq!(files, ["__0_0.distcp", "__1_0.distcp", "__2_0.distcp"]);
+        assert!(!ledger.is_idle());
+        ledger.commit_ended(10, committed(10), NOW);
+        assert_eq!(done(&mut ledger), ["committed 10", "discard 1-a below 10"]);
+        assert!(ledger.is_idle());
+    }
+
+    #[test]
+    fn one_failure_settles_the_step() {
+        let mut ledger = ledger(2);
+        ledger.reported(report(0, 10), NOW);
+        ledger.failed(1, 10, "disk full");
+        assert_eq!(done(&mut ledger), ["abandoned 10: rank 1: disk full", "discard 1-a below 10"]);
+        ledger.reported(in_memory(1, 10), NOW);
+        ledger.failed(0, 10, "again");
+        assert_eq!(done(&mut ledger), ["release 1"]);
+        [0, 1].into_iter().for_each(|rank| ledger.reported(report(rank, 20), NOW));
+        assert_eq!(done(&mut ledger), ["commit 1-a 20"]);
+    }
+
+    #[test]
+    fn contradictions_abandon() {
+        let mut ledger = ledger(2);
+        let abandoned = |ledger: &mut CheckpointLedger, what: &str| {
+            let found = done(ledger);
+            assert!(found.iter().any(|line| line.starts_with("abandoned") && line.contains(what)), "{found:?}");
+        };
+        [0, 0].into_iter().for_each(|rank| ledger.reported(report(rank, 1), NOW));
+        abandoned(&mut ledger, "twice");
+        ledger.reported(report(0, 2), NOW);
+        ledger.reported(ShardReport { dir: "/elsewhere".into(), ..report(1, 2) }, NOW);
+        abandoned(&mut ledger, "/elsewhere");
+        ledger.reported(report(7, 3), NOW);
+        abandoned(&mut ledger, "not in the round");
+    }
+
+    #[test]
+    fn open_steps_are_bounded() {
+        let mut ledger = ledger(2);
+        (1..=STEPS_OPEN_MAX as u64).for_each(|step| ledger.reported(report(0, step), NOW));
+        assert!(ledger.take_actions().is_empty());
+        ledger.reported(report(0, 100), NOW);
+        assert!(done(&mut ledger)[0].starts_with("abandoned 1: more than 4"));
+        ledger.reported(report(1, 2), NOW);
+        assert_eq!(done(&mut ledger), ["commit 1-a 2"]);
+    }
+
+    #[test]
+    fn what_is_in_memory_is_written_and_committed_though_the_round_is_over() {
+        let mut ledger = ledger(2);
+        [0, 1].into_iter().for_each(|rank| ledger.reported(in_memory(rank, 5), NOW));
+        ledger.reported(in_memory(0, 6), NOW);
+        assert_eq!(done(&mut ledger), ["persist 0", "persist 1", "persist 0"]);
+        ledger.end_round();
+        assert!(ledger.take_actions().is_empty(), "nodes still write there");
+        assert!(!ledger.is_idle());
+        ledger.written(WorkerId(0), 5, Ok(table(0)), NOW);
+        ledger.written(WorkerId(1), 5, Ok(table(1)), NOW);
+        ledger.written(WorkerId(0), 6, Ok(table(0)), NOW);
+        assert_eq!(done(&mut ledger), ["commit 1-a 5"]);
+        ledger.commit_ended(5, committed(5), NOW);
+        assert_eq!(done(&mut ledger), ["committed 5", "discard 1-a"]);
+    }
+
+    #[test]
+    fn a_full_disk_is_tried_again_when_an_old_checkpoint_went() {
+        for (removed, then) in [(true, "persist 1"), (false, "abandoned 5: the disk is full")] {
+            let mut ledger = ledger(2);
+            [0, 1].into_iter().for_each(|rank| ledger.reported(in_memory(rank, 5), NOW));
+            ledger.written(WorkerId(1), 5, Err(full()), NOW);
+            ledger.take_actions();
+            ledger.written(WorkerId(0), 5, Ok(table(0)), NOW);
+            assert_eq!(done(&mut ledger), ["room 5"]);
+            ledger.room_made(removed, NOW);
+            let found = done(&mut ledger);
+            assert_eq!(found[0], then);
+            assert!(removed || found.contains(&"release 1".to_owned()), "{found:?}");
+            ledger.written(WorkerId(1), 5, Err(full()), NOW);
+            let found = done(&mut ledger);
+            let again = ["abandoned 5: the disk is full", "release 1", "discard 1-a below 6"];
+            assert!(if removed { found == again } else { found.is_empty() }, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_that_must_be_is_tried_once_more() {
+        let mut ledger = ledger(1);
+        let must = Snapshot { must: true, ..snapshot(0, 5) };
+        ledger.reported(ShardReport { shard: ReportedShard::InMemory(must), ..report(0, 5) }, NOW);
+        let broken = WriteFailure { error: "broken".to_owned(), disk_full: false };
+        ledger.written(WorkerId(0), 5, Err(broken), NOW);
+        assert_eq!(done(&mut ledger), ["persist 0", "persist 0"]);
+        ledger.written(WorkerId(0), 5, Ok(table(0)), NOW);
+        ledger.commit_ended(5, not_committed(), NOW);
+        assert_eq!(done(&mut ledger), ["commit 1-a 5", "abandoned 5: broken", "discard 1-a below 6"]);
+    }
+
+    #[test]
+    fn a_step_that_a_later_round_saves_again_waits_for_the_first_commit() {
+        for (first, then) in [(committed(5), "committed 5"), (not_committed(), "commit 2-a 5")] {
+            let mut ledger = ledger(1);
+            ledger.reported(report(0, 5), NOW);
+            ledger.begin_round("2-a".to_owned(), 1);
+            ledger.reported(report(0, 5), NOW);
+            assert_eq!(done(&mut ledger), ["commit 1-a 5"]);
+            ledger.commit_ended(5, first, NOW);
+            assert_eq!(done(&mut ledger)[0], then);
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_lost_takes_its_shards_along() {
+        let mut ledger = ledger(2);
+        [0, 1].into_iter().for_each(|rank| ledger.reported(in_memory(rank, 5), NOW));
+        ledger.take_actions();
+        ledger.lose_node(NodeIndex(1));
+        assert_eq!(done(&mut ledger), ["abandoned 5: a node was lost with its shard in memory"]);
+        ledger.written(WorkerId(0), 5, Ok(table(0)), NOW);
+        assert_eq!(done(&mut ledger), ["discard 1-a below 6"]);
+    }
+
+    proptest! {
+        #[test]
+        fn never_two_verdicts_for_a_step(reports in proptest::collection::vec((0u32..3, 1u64..6, any::<bool>()), 0..80)) {
+            let mut ledger = ledger(3);
+            let mut seen = BTreeSet::new();
+            for (rank, step, fails) in reports {
+                if fails { ledger.failed(rank, step, "x") } else { ledger.reported(report(rank, step), NOW) }
+                for action in ledger.take_actions() {
+                    let step = match action {
+                        LedgerAction::Commit(set) => {
+                            prop_assert_eq!(set.tables.len(), 3);
+                            set.step
+                        }
+                        LedgerAction::Abandoned { step, .. } => step,
+                        _ => continue,
+                    };
+                    prop_assert!(seen.insert(step));
+                }
+                prop_assert!(ledger.open.len() <= STEPS_OPEN_MAX);
+            }
+        }
+    }
+}

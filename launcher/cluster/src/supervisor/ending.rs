@@ -1,0 +1,290 @@
+//! Stops, the hand-off to another node, and the end of a run.
+
+use super::{
+    checkpoint_ledger::CheckpointLedger,
+    effect::{Effect, RunEnd, RunOutcome},
+    limits::{HAND_OFF_WAIT_MAX, KILLED_WAIT_MAX},
+    machine::Supervisor,
+    phase::Phase,
+    seating::NodeIndex,
+    words,
+};
+use enn_common::{
+    event::EventKind,
+    id::WorkerId,
+    wire::node_agent::{NodeCommand, RunEnding, RunSnapshot, StopSignal, WorkerFlag},
+};
+
+impl Supervisor {
+    /// The run is to stop; `second` when it is the second signal to a node. All nodes of a job get one at the same time.
+    pub(super) fn signalled(&mut self, signal: StopSignal, asked_by: &str, second: bool) {
+        self.journal(EventKind::StopRequested { signal: asked_by.to_owned(), second });
+        if self.stop.is_none() {
+            self.stop = Some(signal);
+            self.request_handled();
+        }
+        if second {
+            self.kill_all();
+        } else if !self.phase.is_last() && self.stop_by.is_none() {
+            self.ask_to_stop();
+        }
+    }
+
+    /// The workers of the round are to save and end, and spares to end.
+    pub(super) fn ask_to_stop(&mut self) {
+        self.stop_by.get_or_insert(self.now + self.settings.grace);
+        if let Phase::Regrouping { .. } = self.phase {
+            // Workers that left already are given seats again when the others have left, too.
+            self.flag_seated(WorkerFlag::Regroup, false);
+            self.round.regroup_flag = false;
+            self.phase = Phase::Running;
+        }
+        self.flag_stop();
+        self.dismiss_spares(None);
+        if let Phase::Halting { until, killed: false } = self.phase
+            && let Phase::Halting { until: sooner, killed } = self.halting()
+        {
+            self.phase = Phase::Halting { until: until.min(sooner), killed };
+        }
+        if self.phase == Phase::Starting && self.round.survivors {
+            // A step with newcomers, or with fewer workers, is none that was asked for.
+            self.round.regroup_reason = Some(words::saves_before_stop());
+            self.leave(words::saves_before_stop());
+        }
+    }
+
+    /// Asks all workers with a seat to save and end.
+    pub(super) fn flag_stop(&mut self) {
+        self.flag_seated(WorkerFlag::Stop, true);
+    }
+
+    /// Kills all workers: the run ends.
+    pub(super) fn kill_all(&mut self) {
+        self.kill_living();
+        if !self.phase.is_ending() {
+            self.killed = true;
+            self.phase = Phase::Stopping { until: self.now + KILLED_WAIT_MAX, killed: true };
+        }
+    }
+
+    /// Another leader has the run directory, or the nodes on the other side of a broken network may go on in it.
+    pub(super) fn fence(&mut self) {
+        self.fenced = true;
+        self.ledger = CheckpointLedger::default();
+    }
+
+    /// A commit was refused because another node leads.
+    pub(super) fn fenced_by(&mut self, error: &str) {
+        self.fence();
+        self.led_elsewhere = true;
+        if !self.is_ending() {
+            let reason = words::fenced(error);
+            self.journal(EventKind::GaveUp { reason: reason.clone() });
+            self.giving_up.get_or_insert(reason);
+            self.kill_all();
+        }
+    }
+
+    /// All workers have ended because one failed, or were killed.
+    pub(super) fn end_stopping(&mut self) -> bool {
+        if !self.workers.are_gone() {
+            return false;
+        }
+        if self.killed {
+            let cause = self.round.cause.clone();
+            if let Some(cause) = &cause {
+                self.round_failed(cause.clone(), false);
+            }
+            let end = self.ended_early(cause.unwrap_or_else(words::workers_killed));
+            self.verdict.get_or_insert(end);
+            self.close();
+        } else {
+            self.phase = Phase::Deciding { check: self.next_check() };
+        }
+        true
+    }
+
+    fn ended_early(&self, cause: String) -> RunEnd {
+        match (&self.giving_up, self.stop) {
+            (Some(cause), _) => RunEnd::Failed { cause: cause.clone() },
+            (None, Some(signal)) => RunEnd::Stopped(signal),
+            (None, None) => RunEnd::Failed { cause },
+        }
+    }
+
+    /// No worker has a seat any more and none is given one: the run ends.
+    pub(super) fn close(&mut self) {
+        let early = self.round.stopped || self.round.finished == 0;
+        let failed = self.giving_up.is_some() || self.round.cause.is_some();
+        let end = if failed || (early && self.stop.is_some()) {
+            self.ended_early(self.round.cause.clone().unwrap_or_default())
+        } else {
+            RunEnd::Finished
+        };
+        self.verdict.get_or_insert(end);
+        // Also those who stand without a state that is worth saving.
+        let left: Vec<WorkerId> = self.workers.living().map(|worker| worker.id).collect();
+        self.dismiss(&left);
+        self.phase = self.closing();
+    }
+
+    /// The checkpoints of the run cannot be looked at.
+    pub(super) fn checkpoints_unusable(&mut self, error: String, none_whole: bool) {
+        self.verdict.get_or_insert(RunEnd::CheckpointsUnusable { error, none_whole });
+        self.close();
+    }
+
+    /// This node cannot lead the run. It leaves the workers of the others, which find another leader.
+    pub(super) fn abdicate(&mut self, error: &str) {
+        let reason = words::no_lock(error);
+        self.journal(EventKind::GaveUp { reason: reason.clone() });
+        self.verdict.get_or_insert(RunEnd::Failed { cause: reason });
+        self.fence();
+        self.forget_others();
+        self.close();
+    }
+
+    /// Another node leads the others and their workers.
+    fn forget_others(&mut self) {
+        let others: Vec<NodeIndex> = self.nodes.indices().filter(|node| *node != NodeIndex::OWN).collect();
+        for node in others {
+            for id in self.workers.on(node) {
+                self.workers.remove(id);
+            }
+        }
+        self.nodes.forget_others();
+        self.led_elsewhere = true;
+    }
+
+    /// This node was drained, all stand, and another one leads from there; unless the others have no state to go on from. Returns
+    /// whether it is so.
+    pub(super) fn hand_off(&mut self) -> bool {
+        let host = self.settings.host.clone();
+        let others = self.workers.whole_step(|worker| worker.slot.node != NodeIndex::OWN);
+        if others.is_some() && others < self.workers.whole_step(|_| true) {
+            // Its workers have a part of the state that the others lack: it leaves after one more round.
+            return false;
+        }
+        if others.is_none() {
+            self.nodes.stay(NodeIndex::OWN);
+            self.request_handled();
+            self.count_world();
+            self.warn(words::leader_not_drained(&host));
+            return false;
+        }
+        self.journal(EventKind::NodeLost { host: host.clone(), reason: words::leader_drained() });
+        let snapshot = RunSnapshot { drained: Some(host), ..self.snapshot() };
+        let others: Vec<_> = self.nodes.others().map(|node| node.id).collect();
+        for node in others {
+            let command = NodeCommand::ReplicateSnapshot(Box::new(snapshot.clone()));
+            self.out.push(Effect::Send { node, command });
+        }
+        // The next leader opens its own control server.
+        self.close_control();
+        self.forget_others();
+        self.out.push(Effect::HandOff(Box::new(snapshot)));
+        self.verdict.get_or_insert(RunEnd::HandedOff);
+        let left: Vec<WorkerId> = self.workers.living().map(|worker| worker.id).collect();
+        self.dismiss(&left);
+        self.phase = Phase::HandingOff { until: self.now + HAND_OFF_WAIT_MAX, handed_off: false };
+        true
+    }
+
+    /// Answer to `HandOff`.
+    pub(super) fn handed_off(&mut self) {
+        if let Phase::HandingOff { handed_off, .. } = &mut self.phase {
+            *handed_off = true;
+        }
+    }
+
+    pub(super) fn end_hand_off(&mut self, handed_off: bool) -> bool {
+        let is_over = handed_off && self.workers.are_gone();
+        if is_over {
+            self.finish();
+        }
+        is_over
+    }
+
+    pub(super) fn end_closing(&mut self) -> bool {
+        let is_over = self.workers.are_gone() && self.ledger.is_idle();
+        if is_over {
+            self.finish();
+        }
+        is_over
+    }
+
+    fn close_control(&mut self) {
+        if !self.control_closed {
+            self.control_closed = true;
+            let answers = self.requests.close();
+            self.send_answers(answers);
+            self.out.push(Effect::CloseControl);
+        }
+    }
+
+    /// The run is over.
+    pub(super) fn finish(&mut self) {
+        self.phase = Phase::Over;
+        self.record_kernels(true);
+        let end = self.verdict.take().unwrap_or(RunEnd::Finished);
+        let unsaved = self.unsaved(&end);
+        if let (RunEnd::Stopped(_), Some(unsaved), false) = (&end, &unsaved, self.killed) {
+            self.warn(unsaved.clone());
+        }
+        self.close_control();
+        // Of a leader that another one follows only the own node is left in the table.
+        self.send_all(&NodeCommand::EndRun(ending(&end)));
+        if !self.led_elsewhere {
+            if let Some(epoch) = self.nodes.epoch().filter(|_| !self.nodes.is_over) {
+                self.out.push(Effect::FinishMembership { epoch });
+            }
+        }
+        let unkillable = self.workers.all().filter(|worker| worker.unkillable);
+        let unkillable = unkillable.map(|worker| {
+            let host = self.nodes.get(worker.slot.node).map(|node| node.host.clone()).unwrap_or_default();
+            (host, worker.pid.unwrap_or(0))
+        });
+        let outcome = RunOutcome {
+            end,
+            restarts: self.record.restarts,
+            rounds: self.record.rounds,
+            metrics: self.record.metrics.take(),
+            checkpoint: self.record.checkpoint.clone(),
+            unsaved,
+            unkillable: unkillable.collect(),
+            chunks: self.record.take_chunks(),
+        };
+        self.out.push(Effect::Finish(Box::new(outcome)));
+    }
+
+    /// Returns why the last state of training is in no checkpoint, if it is in none.
+    fn unsaved(&mut self, end: &RunEnd) -> Option<String> {
+        let saved = self.record.saved();
+        let failed_save = |step: u64, failed: &Option<(u64, String)>| {
+            failed.as_ref().filter(|(failed, _)| *failed == step).map(|(_, error)| error.clone())
+        };
+        match end {
+            RunEnd::Finished => {
+                let trained = self.record.trained.filter(|trained| saved < Some(*trained))?;
+                let why = failed_save(trained, &self.record.failed_save).or(self.record.lost_state.take());
+                Some(words::last_state_unsaved(trained, saved, why))
+            }
+            RunEnd::Stopped(_) | RunEnd::Failed { .. } | RunEnd::CheckpointsUnusable { .. } => {
+                let reached = Some(self.record.reached).filter(|reached| Some(*reached) > saved && *reached > 0)?;
+                let failed = self.record.failed_save.as_ref().map(|(_, error)| error.clone());
+                let why = self.record.lost_state.take().or(failed);
+                Some(words::stopped_unsaved(reached, saved, why))
+            }
+            RunEnd::HandedOff => None,
+        }
+    }
+}
+
+fn ending(end: &RunEnd) -> RunEnding {
+    match end {
+        RunEnd::Finished | RunEnd::HandedOff => RunEnding::Finished,
+        RunEnd::Stopped(signal) => RunEnding::Stopped { signal: *signal },
+        RunEnd::Failed { cause } => RunEnding::Failed { cause: cause.clone() },
+        RunEnd::CheckpointsUnusable { error, .. } => RunEnding::Failed { cause: error.clone() },
+    }
+}

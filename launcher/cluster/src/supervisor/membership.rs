@@ -1,0 +1,415 @@
+//! Nodes that come and go, and what a successor learns from them.
+
+use super::{
+    effect::Effect,
+    input::{MembershipEnd, Time},
+    limits::{CHECK_PERIOD, END_GRACE, FIND_WAIT_MAX, HALT_WAIT_MAX, NAME_BITS, TAKE_OVER_WAIT_MAX},
+    machine::Supervisor,
+    micro_batches::MicroBatchPlan,
+    node_table::Welcome,
+    phase::Phase,
+    round::RoundState,
+    seating::NodeIndex,
+    settings::RunJob,
+    words,
+    worker_table::{Seat, Worker, WorkerPlace, slot},
+};
+use crate::rendezvous::NodeId;
+use enn_common::{
+    event::EventKind,
+    id::{Rank, Round, WorkerId},
+    wire::node_agent::{
+        Epoch, Inventory, LivingWorker, NodeCommand, NodeEvent, RunFacts, RunSnapshot, StopSignal, WorkerEvidence,
+        WorkerExit, WorkerProgress,
+    },
+};
+use std::{path::PathBuf, time::Duration};
+
+impl Supervisor {
+    /// This node leads a run that another one led.
+    pub(super) fn begin_take_over(&mut self, snapshot: RunSnapshot) {
+        self.successor = true;
+        self.phase = Phase::TakingOver { until: TAKE_OVER_WAIT_MAX };
+        self.out.push(Effect::AcquireRunDir);
+        match &snapshot.drained {
+            Some(host) => self.round.regroup_reason = Some(words::leader_was_drained(host)),
+            None => {
+                self.round.cause = Some(words::leader_lost());
+                self.round.failed_at = Some(self.now);
+            }
+        }
+        self.learn(snapshot);
+    }
+
+    /// Takes over what the leader before said, to this node or to another one: it may have died before all had heard of it.
+    fn learn(&mut self, snapshot: RunSnapshot) {
+        self.requests_handled = self.requests_handled.max(snapshot.requests);
+        self.resized = snapshot.resized;
+        self.paused = snapshot.paused.then_some(self.paused.unwrap_or(self.now));
+        self.to_leave.clone_from(&snapshot.leaving);
+        self.record.restarts = snapshot.restarts;
+        self.budget.failures = snapshot.failures;
+        self.budget.early_failures = snapshot.early_failures;
+        self.budget.proven = snapshot.proven;
+        self.spares.deaths = snapshot.spare_deaths;
+        self.micro_batches = MicroBatchPlan::of_leader_before(snapshot.micro_batches);
+        self.term = self.term.max(snapshot.term.saturating_add(1));
+        self.next_round = self.next_round.max(snapshot.round.saturating_add(1));
+        let before = std::mem::replace(
+            &mut self.round,
+            RoundState::new(Round(snapshot.round), snapshot.attempt.clone(), self.now),
+        );
+        self.round.split = self.micro_batches.split();
+        self.round.survivors = true;
+        // The leader before may have asked for it.
+        self.round.regroup_flag = true;
+        self.round.cause = before.cause;
+        self.round.failed_at = before.failed_at;
+        self.round.first_failure = before.first_failure;
+        self.round.regroup_reason = before.regroup_reason;
+        self.round.reached = before.reached;
+        if let (Some(cause), None) = (&snapshot.giving_up, &self.giving_up) {
+            self.giving_up = Some(cause.clone());
+            self.ask_to_stop();
+        }
+        let stop = snapshot.stop;
+        self.learned = snapshot;
+        if let Some(stop) = stop {
+            self.stop_as_was_asked(stop);
+        }
+    }
+
+    /// Answer to `AcquireRunDir`.
+    pub(super) fn run_dir_acquired(&mut self, result: Result<(), String>) {
+        let Phase::TakingOver { .. } = self.phase else { return };
+        match result {
+            Ok(()) => {
+                self.out.push(Effect::FindCheckpoint);
+                self.finding = Some(self.now + FIND_WAIT_MAX);
+                self.phase = self.halting();
+            }
+            Err(error) => self.abdicate(&error),
+        }
+    }
+
+    pub(super) fn lock_not_taken(&mut self) {
+        self.abdicate(&words::lock_not_taken(TAKE_OVER_WAIT_MAX));
+    }
+
+    pub(super) fn membership_formed(&mut self, epoch: Epoch, members: &[NodeId]) {
+        let gone = self.nodes.formed(epoch, members, self.now);
+        for node in gone {
+            let host = self.nodes.index(node).map_or_else(String::new, |index| self.host(index));
+            self.lose_node(node, &host, &words::no_member());
+        }
+        self.count_world();
+    }
+
+    /// Counts the workers wanted: as many as the nodes were asked for, or as `enn resize` says.
+    pub(super) fn count_world(&mut self) {
+        let rooms = self.nodes.rooms();
+        let asked = rooms.iter().map(|room| room.workers).sum();
+        let most = rooms.iter().fold(0u32, |most, room| most.saturating_add(room.workers_max));
+        self.world = self.resized.map_or(asked, |workers| workers.min(most));
+    }
+
+    /// A node agent reports.
+    pub(super) fn node_event(&mut self, node: NodeId, event: NodeEvent) {
+        if let NodeEvent::Inventory(inventory) = event {
+            return self.inventory(node, &inventory);
+        }
+        let Some(index) = self.nodes.note_event(node, self.now) else { return };
+        if let NodeEvent::SnapshotWritten { worker, ticket, result } = event {
+            self.ledger.written(worker, ticket, result.map(|table| *table), self.now);
+            return self.extend_commits();
+        }
+        // A node speaks for its own workers only.
+        let is_own = |worker: WorkerId| self.workers.get(worker).is_some_and(|worker| worker.slot.node == index);
+        if event.worker().is_some_and(|worker| !is_own(worker)) {
+            return;
+        }
+        match event {
+            // Handled above.
+            NodeEvent::Inventory(_) | NodeEvent::SnapshotWritten { .. } => {}
+            NodeEvent::Unfit { reason } => {
+                let host = self.host(index);
+                self.warn(words::node_unfit(&host, &reason));
+            }
+            NodeEvent::Started { worker, pid } => self.worker_started(worker, pid),
+            NodeEvent::StartFailed { worker, error } => self.start_failed(worker, error),
+            NodeEvent::Connected { worker } => {
+                let now = self.now;
+                self.workers.edit(worker, |worker| worker.connected = Some(now));
+            }
+            NodeEvent::WorkerMessage { worker, round, message } => {
+                self.worker_message(worker, round.map(Round), *message);
+            }
+            NodeEvent::Disconnected { worker, error } => self.worker_disconnected(worker, error),
+            NodeEvent::Refused { reason } => self.connection_refused(&reason),
+            NodeEvent::Exited { worker, exit } => self.worker_exited(worker, exit),
+            NodeEvent::Settled { worker, evidence } => self.worker_settled(worker, *evidence),
+            NodeEvent::Unkillable { worker, pid } => self.worker_unkillable(worker, pid),
+            NodeEvent::Progress(pages) => self.progress(index, &pages),
+            // Nobody asks for stacks yet.
+            NodeEvent::Stacks { .. } => {}
+            NodeEvent::Signal { signal, second } => self.signalled(signal, signal.name(), second),
+            NodeEvent::SnapshotAcked { requests } => {
+                self.nodes.acknowledged(node, requests);
+                self.requests.acknowledged(node, requests);
+            }
+            NodeEvent::Fault { reason } => self.node_fault(node, index, &reason),
+        }
+    }
+
+    fn progress(&mut self, node: NodeIndex, pages: &[WorkerProgress]) {
+        for page in pages {
+            if self.workers.get(page.worker).is_some_and(|worker| worker.slot.node == node)
+                && let Some(at) = self.workers.note_page(page, self.now)
+            {
+                self.round.progress_at = self.round.progress_at.max(at);
+            }
+        }
+    }
+
+    /// A node is here, for the first time or in a new membership.
+    fn inventory(&mut self, node: NodeId, inventory: &Inventory) {
+        let (index, is_new) = match self.nodes.welcome(node, inventory, self.now) {
+            Welcome::Stray => return,
+            Welcome::Known(index) => (index, false),
+            Welcome::New(index) => (index, true),
+        };
+        if is_new {
+            self.count_world();
+            let facts = self.run_facts();
+            self.send(index, NodeCommand::JoinRun(Box::new(facts)));
+        }
+        if is_new && self.successor {
+            self.adopt(index, inventory);
+        }
+        let told = inventory.snapshot.as_ref().and_then(|snapshot| snapshot.stop);
+        if let Some(stop) = inventory.stop.or(told) {
+            // It came to that node, or to the leader before, when nobody led.
+            self.stop_as_was_asked(stop);
+        }
+        if is_new && self.has_begun() {
+            let snapshot = Box::new(self.snapshot());
+            self.send(index, NodeCommand::ReplicateSnapshot(snapshot));
+        }
+        // Workers that were given up when the node was taken for lost.
+        let strange = inventory.living.iter().map(|living| living.worker);
+        let strange: Vec<WorkerId> = strange.filter(|worker| self.workers.get(*worker).is_none()).collect();
+        if !strange.is_empty() {
+            self.send(index, NodeCommand::Stop { workers: strange, kill_after: Duration::ZERO });
+        }
+    }
+
+    fn run_facts(&self) -> RunFacts {
+        let (config, staged) = match &self.settings.job {
+            RunJob::Train { staged, config, .. } => (config.clone(), staged.clone()),
+            RunJob::Predict { staged, .. } => (String::new(), staged.clone()),
+            RunJob::Init { .. } => (String::new(), PathBuf::new()),
+        };
+        RunFacts { run_dir: self.settings.run_dir.clone(), config, staged }
+    }
+
+    /// Takes over the workers of a node, as a successor.
+    fn adopt(&mut self, node: NodeIndex, inventory: &Inventory) {
+        if let Some(snapshot) = inventory.snapshot.as_ref().filter(|snapshot| snapshot.is_newer_than(&self.learned)) {
+            if let (Some(host), None) = (&snapshot.drained, &self.learned.drained) {
+                self.round.forget_failure();
+                self.round.regroup_reason = Some(words::leader_was_drained(host));
+            }
+            self.learn((**snapshot).clone());
+        }
+        for living in &inventory.living {
+            self.term = self.term.max((living.worker.0 >> NAME_BITS) + 1);
+            if self.workers.get(living.worker).is_none() {
+                self.adopt_worker(node, living);
+            }
+        }
+        if let Phase::Halting { .. } = self.phase {
+            // A worker that has not left the round yet has as long to do so as those that were here first.
+            self.phase = self.halting();
+        }
+        if self.is_stopping() {
+            // The workers that came last have not been asked.
+            self.flag_stop();
+        }
+    }
+
+    fn adopt_worker(&mut self, node: NodeIndex, living: &LivingWorker) {
+        let now = self.now;
+        // A worker without state need not leave the round; it loads what it can.
+        let place = match living.seat {
+            Some(seat) if living.ending => WorkerPlace::Dismissed { round: Round(seat.round), rank: Rank(seat.rank) },
+            Some(seat) if living.stateful => {
+                let halted = seat.halted;
+                let share = seat.share;
+                let new = Seat::new(Round(seat.round), Rank(seat.rank), true, now);
+                WorkerPlace::Seat(Seat { halted, share, ready: Some(now), ..new })
+            }
+            Some(_) | None => WorkerPlace::Spare,
+        };
+        let mut worker = Worker::new(living.worker, slot(node, living.local_rank), place, now);
+        worker.pid = Some(living.pid);
+        worker.connected = living.connected.then_some(now);
+        worker.warm = living.warm;
+        worker.entered = living.stateful;
+        worker.ending = living.ending;
+        self.workers.add(worker);
+        if living.ending {
+            let workers = vec![living.worker];
+            self.send(node, NodeCommand::Stop { workers, kill_after: END_GRACE });
+        }
+    }
+
+    /// Stops the run as it was asked when this supervisor did not lead it, or did not hear of it.
+    fn stop_as_was_asked(&mut self, signal: StopSignal) {
+        if self.stop.is_none() && !self.is_ending() {
+            self.signalled(signal, signal.name(), false);
+        }
+    }
+
+    /// All workers of a node are dead in the same instant.
+    pub(super) fn lose_node(&mut self, node: NodeId, host: &str, reason: &str) {
+        self.requests.lose_node(node);
+        let Some(lost) = self.nodes.lose(node) else { return };
+        self.ledger.lose_node(lost.index);
+        if lost.was_leaving {
+            // Should it come again, it may stay.
+            self.request_handled();
+        }
+        self.count_world();
+        let ids = self.workers.on(lost.index);
+        for id in &ids {
+            let is_known_end = self.workers.get(*id).is_none_or(|worker| !worker.lives());
+            if is_known_end {
+                continue;
+            }
+            let page = WorkerProgress { worker: *id, phase: 0, step: 0, waited: Duration::ZERO, idle: Duration::ZERO };
+            let error = words::node_lost(host, reason);
+            self.workers.edit(*id, |worker| _ = worker.error.get_or_insert(error));
+            // How a process ended on a node that is gone is not known.
+            let exit = WorkerExit { code: None, signal: None, late: Duration::ZERO, page };
+            self.worker_ended(*id, exit);
+        }
+        for id in ids {
+            self.worker_settled(id, WorkerEvidence::default());
+        }
+    }
+
+    /// Gives up the nodes whose agents do nothing: nobody would notice the death of their workers.
+    pub(super) fn lose_silent_nodes(&mut self) {
+        let workers = &self.workers;
+        let silent = self.nodes.silent(self.settings.agent_silence_max, self.now, |node| workers.is_any_on(node));
+        for node in silent {
+            let reason = words::node_stuck();
+            self.expel(node, reason);
+        }
+    }
+
+    fn expel(&mut self, node: NodeId, reason: String) {
+        let host = self.nodes.index(node).map_or_else(String::new, |index| self.host(index));
+        self.out.push(Effect::ExpelNode { node, reason: reason.clone() });
+        self.lose_node(node, &host, &reason);
+    }
+
+    /// Something of a node broke: its workers cannot go on there.
+    fn node_fault(&mut self, node: NodeId, index: NodeIndex, reason: &str) {
+        if index != NodeIndex::OWN {
+            return self.expel(node, reason.to_owned());
+        }
+        if !self.is_ending() {
+            self.give_up_for(reason.to_owned());
+        }
+    }
+
+    /// No node comes any more.
+    pub(super) fn membership_over(&mut self, end: MembershipEnd) {
+        self.nodes.is_over = true;
+        match end {
+            MembershipEnd::Finished => {}
+            MembershipEnd::Stopped { by } => {
+                self.part_from_all();
+                if !self.is_stopping() && !self.is_ending() {
+                    self.journal(EventKind::GaveUp { reason: words::run_was_stopped(&by) });
+                    self.signalled(StopSignal::Terminate, StopSignal::Terminate.name(), false);
+                }
+            }
+            MembershipEnd::Failed { reason, fenced } => {
+                self.part_from_all();
+                if fenced {
+                    self.fence();
+                }
+                if self.is_ending() {
+                    return;
+                }
+                if fenced {
+                    // The other side may go on in the same directory.
+                    self.journal(EventKind::GaveUp { reason: reason.clone() });
+                    self.giving_up.get_or_insert(reason);
+                    self.kill_all();
+                } else {
+                    self.give_up_for(reason);
+                }
+            }
+        }
+    }
+
+    /// The run cannot go on, for a reason that is no worker's: the survivors save, and it ends.
+    fn give_up_for(&mut self, reason: String) {
+        self.journal(EventKind::GaveUp { reason: reason.clone() });
+        self.giving_up.get_or_insert(reason);
+        self.request_handled();
+        self.ask_to_stop();
+    }
+
+    /// The others learn, too, that the membership is over, and kill their workers; no command reaches them any more.
+    fn part_from_all(&mut self) {
+        let others: Vec<(NodeId, String)> = self.nodes.others().map(|node| (node.id, node.host.clone())).collect();
+        for (node, host) in others {
+            self.lose_node(node, &host, &words::nodes_meet_no_more());
+        }
+    }
+
+    /// Sends away the nodes on which no worker is any more and none is to be.
+    pub(super) fn dismiss_left_nodes(&mut self) {
+        let left = self.nodes.leaving().iter().copied();
+        let left: Vec<NodeIndex> =
+            left.filter(|node| *node != NodeIndex::OWN && !self.workers.is_any_on(*node)).collect();
+        for node in left {
+            if let Some(node) = self.nodes.dismiss(node) {
+                let command = NodeCommand::LeaveRun { why: words::drained() };
+                self.out.push(Effect::Send { node, command });
+            }
+        }
+    }
+
+    /// Drains the nodes that were to be left when the leader before was lost, now that it is known which nodes are here.
+    pub(super) fn drain_as_was_asked(&mut self) {
+        if !self.successor || !self.nodes.is_settled() || self.to_leave.is_empty() {
+            return;
+        }
+        for host in std::mem::take(&mut self.to_leave) {
+            // The leader before was to leave, or a node that has left.
+            if self.nodes.on_host(&host).is_empty() {
+                continue;
+            }
+            if let Err(reason) = self.drain(&host) {
+                self.warn(words::not_drained_after_loss(&host, &reason));
+            }
+        }
+    }
+
+    /// Returns the phase in which the workers have the usual time to leave the round.
+    /// Where the run is to stop, half of the time is for saving.
+    pub(super) fn halting(&self) -> Phase {
+        let left = self.stop_by.map_or(HALT_WAIT_MAX, |by| by.saturating_sub(self.now) / 2);
+        Phase::Halting { until: self.now + left.min(HALT_WAIT_MAX), killed: false }
+    }
+
+    /// Returns the time of a check in a phase that waits for others.
+    pub(super) fn next_check(&self) -> Time {
+        self.now + CHECK_PERIOD
+    }
+}

@@ -1,0 +1,182 @@
+//! Requests of users: what is accepted, and what is refused why.
+
+use super::{
+    effect::{Effect, RequestId},
+    machine::Supervisor,
+    phase::Phase,
+    requests::{AcceptedRequest, HOLD_MAX, HeldRequest, REPLICATION_WAIT_MAX, RequestAnswer},
+    seating::NodeIndex,
+    words,
+};
+use enn_common::{
+    event::EventKind,
+    wire::{
+        command::{Answer, Request},
+        node_agent::{NodeCommand, StopSignal},
+    },
+};
+use std::{collections::BTreeSet, time::Duration};
+
+impl Supervisor {
+    /// A user asks for something.
+    pub(super) fn hold_request(&mut self, id: RequestId, request: Request) {
+        if self.phase == Phase::Over || self.control_closed {
+            let reason = words::run_ending_or_led_elsewhere();
+            return self.out.push(Effect::Answer { id, answer: Answer::Refused { reason } });
+        }
+        self.requests.hold(HeldRequest { id, request, until: self.now + HOLD_MAX });
+    }
+
+    /// Handles the requests for which it is time, and answers.
+    pub(super) fn serve_requests(&mut self) {
+        for held in self.requests.take_held() {
+            // A node that is not here yet may know of other requests. A stop comes after all of them.
+            let is_early = self.successor && !self.nodes.is_settled() && held.request != (Request::Stop {});
+            if !is_early {
+                self.serve_request(held.id, held.request);
+            } else if self.now < held.until {
+                self.requests.hold(held);
+            } else {
+                let reason = words::just_took_over();
+                self.out.push(Effect::Answer { id: held.id, answer: Answer::Refused { reason } });
+            }
+        }
+        let answers = self.requests.answers(self.now);
+        self.send_answers(answers);
+    }
+
+    pub(super) fn send_answers(&mut self, answers: Vec<RequestAnswer>) {
+        self.out.extend(answers.into_iter().map(|RequestAnswer { id, answer }| Effect::Answer { id, answer }));
+    }
+
+    fn serve_request(&mut self, id: RequestId, request: Request) {
+        match self.handle_request(request) {
+            Ok(says) => {
+                let requests = self.requests_handled;
+                // Also what was asked for before by another user is promised now.
+                let unheard = if self.has_begun() { self.nodes.unaware(requests) } else { BTreeSet::new() };
+                let until = self.now + REPLICATION_WAIT_MAX;
+                self.requests.accept(id, AcceptedRequest { says, requests, unheard, until });
+            }
+            Err(reason) => self.out.push(Effect::Answer { id, answer: Answer::Refused { reason } }),
+        }
+    }
+
+    /// Does what is asked, or says why not.
+    fn handle_request(&mut self, request: Request) -> Result<String, String> {
+        if self.is_ending() {
+            return Err(words::run_ending());
+        }
+        if self.is_stopping() {
+            // A user who was not answered asks again.
+            let again = request == Request::Stop {} && self.stop.is_some();
+            return if again { Ok(words::run_stopping()) } else { Err(words::run_stopping()) };
+        }
+        let several = self.settings.several_nodes;
+        match request {
+            Request::Stop {} => Ok(self.stop_for(StopSignal::Interrupt, "enn stop")),
+            Request::Drain { node: Some(node) } if several && self.reforms() => self.drain(&node),
+            Request::Drain { node: None } if self.nodes.are_several() => Err(words::which_node()),
+            Request::Drain { node: Some(node) } if node != self.settings.host => {
+                Err(words::only_node(&self.settings.host, &node))
+            }
+            Request::Drain { .. } => Ok(self.stop_for(StopSignal::Terminate, "enn drain")),
+            Request::Cut { node, seconds } => self.cut(&node, seconds),
+            Request::Resize { .. } | Request::Pause {} | Request::Continue {} if !self.reforms() => {
+                Err(words::workers_do_not_regroup())
+            }
+            Request::Resize { workers } => self.resize(workers),
+            Request::Pause {} => self.ask_to_pause(),
+            Request::Continue {} => self.ask_to_continue(),
+        }
+    }
+
+    /// Something was asked for. Nodes that may take over hear of it before it is answered.
+    pub(super) fn request_handled(&mut self) {
+        self.requests_handled += 1;
+        if !self.has_begun() {
+            return;
+        }
+        let snapshot = self.snapshot();
+        let send = |node| {
+            let command = NodeCommand::ReplicateSnapshot(Box::new(snapshot.clone()));
+            Effect::Send { node, command }
+        };
+        self.out.extend(self.nodes.others().map(|node| node.id).map(send));
+    }
+
+    fn stop_for(&mut self, signal: StopSignal, asked_by: &str) -> String {
+        self.signalled(signal, asked_by, false);
+        words::stop_accepted(self.settings.grace)
+    }
+
+    fn resize(&mut self, workers: u32) -> Result<String, String> {
+        let rooms = self.nodes.rooms();
+        let before = self.world;
+        let most = rooms.iter().fold(0u32, |most, room| most.saturating_add(room.workers_max));
+        if workers == 0 || workers > most {
+            return Err(words::workers_out_of_range(workers, most, rooms.len()));
+        }
+        if workers == before {
+            return Ok(words::has_workers_already(workers));
+        }
+        self.world = workers;
+        self.resized = Some(workers);
+        self.journal(EventKind::Resized { before, workers });
+        self.request_handled();
+        Ok(words::resized(workers, before, self.paused.is_some()))
+    }
+
+    fn ask_to_pause(&mut self) -> Result<String, String> {
+        if self.paused.is_some() {
+            return Err(words::paused_already());
+        }
+        self.paused = Some(self.now);
+        self.request_handled();
+        Ok(words::pausing())
+    }
+
+    fn ask_to_continue(&mut self) -> Result<String, String> {
+        if self.paused.take().is_none() {
+            return Err(words::not_paused());
+        }
+        self.request_handled();
+        Ok(words::continuing())
+    }
+
+    /// The workers of a node leave it, and the run goes on with the others.
+    pub(super) fn drain(&mut self, host: &str) -> Result<String, String> {
+        let drained = self.nodes.on_host(host);
+        let briefs = self.nodes.briefs();
+        if drained.is_empty() {
+            let hosts: Vec<String> = briefs.into_iter().map(|brief| brief.host).collect();
+            return Err(words::unknown_node(&hosts, host));
+        }
+        let left = briefs.iter().filter(|brief| brief.host != host).count();
+        if left < self.settings.nodes_min as usize {
+            return Err(words::too_few_nodes_left(left, self.settings.nodes_min));
+        }
+        let leads = drained.contains(&NodeIndex::OWN);
+        for node in drained {
+            self.nodes.leave(node);
+            self.dismiss_spares(Some(node));
+        }
+        self.count_world();
+        self.request_handled();
+        Ok(words::draining(host, leads, left))
+    }
+
+    /// Cuts the link to a node for a while.
+    fn cut(&mut self, host: &str, seconds: u32) -> Result<String, String> {
+        let nodes: Vec<NodeIndex> =
+            self.nodes.on_host(host).into_iter().filter(|node| *node != NodeIndex::OWN).collect();
+        if nodes.is_empty() {
+            let others = self.nodes.briefs().into_iter().skip(1).map(|brief| brief.host);
+            return Err(words::no_link_to_cut(host, &others.collect::<Vec<_>>()));
+        }
+        for node in nodes {
+            self.send(node, NodeCommand::CutLink { time: Duration::from_secs(seconds.into()) });
+        }
+        Ok(words::link_cut(host, seconds))
+    }
+}

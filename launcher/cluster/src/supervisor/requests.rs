@@ -1,0 +1,144 @@
+//! Requests of users that wait: for nodes of which the leader has not heard yet, or for the nodes to know what was accepted.
+//!
+//! **Invariant:** a request is answered once, within `HOLD_MAX` and `REPLICATION_WAIT_MAX`. What was accepted outlives this leader, on
+//! any node that can take over.
+
+use super::{effect::RequestId, input::Time, words};
+use crate::rendezvous::NodeId;
+use enn_common::wire::command::{Answer, Request};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+/// Longest wait of a request for the nodes of which a successor has not heard.
+pub(super) const HOLD_MAX: Duration = Duration::from_secs(5);
+/// Longest wait for the other nodes to acknowledge an accepted request. Both waits together are shorter than that of the control server.
+pub(super) const REPLICATION_WAIT_MAX: Duration = Duration::from_secs(3);
+
+/// A request that was not looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HeldRequest {
+    pub(super) id: RequestId,
+    pub(super) request: Request,
+    pub(super) until: Time,
+}
+
+/// A request that was accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct AcceptedRequest {
+    pub(super) says: String,
+    /// Number of requests that the leader had handled with it.
+    pub(super) requests: u64,
+    /// Nodes that have not acknowledged it.
+    pub(super) unheard: BTreeSet<NodeId>,
+    /// End of the wait for them.
+    pub(super) until: Time,
+}
+
+/// An answer to a user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RequestAnswer {
+    pub(super) id: RequestId,
+    pub(super) answer: Answer,
+}
+
+/// All requests that are not answered.
+#[derive(Debug, Default)]
+pub(super) struct PendingRequests {
+    held: Vec<HeldRequest>,
+    accepted: BTreeMap<RequestId, AcceptedRequest>,
+}
+
+impl PendingRequests {
+    /// A user asks for something.
+    pub(super) fn hold(&mut self, held: HeldRequest) {
+        self.held.push(held);
+    }
+
+    /// Returns the requests that were not looked at, for another look.
+    pub(super) fn take_held(&mut self) -> Vec<HeldRequest> {
+        std::mem::take(&mut self.held)
+    }
+
+    /// A request was accepted; the answer waits for the nodes.
+    pub(super) fn accept(&mut self, id: RequestId, accepted: AcceptedRequest) {
+        self.accepted.insert(id, accepted);
+    }
+
+    /// A node knows so many requests.
+    pub(super) fn acknowledged(&mut self, node: NodeId, requests: u64) {
+        for accepted in self.accepted.values_mut().filter(|accepted| accepted.requests <= requests) {
+            accepted.unheard.remove(&node);
+        }
+    }
+
+    /// A node is gone.
+    pub(super) fn lose_node(&mut self, node: NodeId) {
+        self.acknowledged(node, u64::MAX);
+    }
+
+    /// Returns the answers to the requests that all nodes know, or that have waited long enough.
+    pub(super) fn answers(&mut self, now: Time) -> Vec<RequestAnswer> {
+        if self.accepted.is_empty() {
+            return Vec::new();
+        }
+        let is_due = |accepted: &AcceptedRequest| accepted.unheard.is_empty() || accepted.until <= now;
+        let due = self.accepted.extract_if(.., |_, accepted| is_due(accepted));
+        due.map(|(id, accepted)| RequestAnswer { id, answer: accepted.answer() }).collect()
+    }
+
+    /// Returns the answers to all that is left: no request is served any more.
+    pub(super) fn close(&mut self) -> Vec<RequestAnswer> {
+        let reason = words::run_ending_or_led_elsewhere();
+        let refused = |held: HeldRequest| {
+            let answer = Answer::Refused { reason: reason.clone() };
+            RequestAnswer { id: held.id, answer }
+        };
+        let held = std::mem::take(&mut self.held).into_iter().map(refused);
+        let accepted = std::mem::take(&mut self.accepted).into_iter();
+        held.chain(accepted.map(|(id, accepted)| RequestAnswer { id, answer: accepted.answer() })).collect()
+    }
+
+    /// Returns when a user must be answered.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        let held = self.held.iter().map(|held| held.until);
+        held.chain(self.accepted.values().map(|accepted| accepted.until)).min()
+    }
+}
+
+impl AcceptedRequest {
+    fn answer(self) -> Answer {
+        Answer::Accepted { says: words::accepted(self.says, self.unheard.len()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_answered_when_every_node_that_is_left_knows_that_many() {
+        let mut pending = PendingRequests::default();
+        let mut accept = |id, requests, nodes: &[u64]| {
+            let unheard = nodes.iter().copied().map(NodeId).collect();
+            let until = Duration::from_secs(3);
+            pending.accept(RequestId(id), AcceptedRequest { says: "done".into(), requests, unheard, until });
+        };
+        accept(1, 4, &[1, 2, 3]);
+        accept(2, 5, &[1, 2]);
+        pending.acknowledged(NodeId(1), 5);
+        pending.acknowledged(NodeId(2), 4);
+        pending.lose_node(NodeId(3));
+        let answer = |says: &str| Answer::Accepted { says: says.into() };
+        let answered = |id, says: &str| RequestAnswer { id: RequestId(id), answer: answer(says) };
+        assert_eq!(pending.answers(Time::ZERO), [answered(1, "done")]);
+        assert_eq!(pending.deadline(), Some(Duration::from_secs(3)));
+        let late = pending.answers(Duration::from_secs(3));
+        assert!(matches!(&late[..], [RequestAnswer { answer: Answer::Accepted { says }, .. }]
+            if says.starts_with("done (1 other nodes have not said")));
+        assert_eq!(pending.deadline(), None);
+        pending.hold(HeldRequest { id: RequestId(3), request: Request::Pause {}, until: Time::ZERO });
+        assert!(matches!(&pending.close()[..], [RequestAnswer { id: RequestId(3), answer: Answer::Refused { .. } }]));
+    }
+}

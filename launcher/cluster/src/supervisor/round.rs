@@ -1,0 +1,105 @@
+//! State of a round, and of the recovery from a failure.
+
+use super::input::Time;
+use enn_common::id::{Rank, Round, WorkerId};
+use std::path::PathBuf;
+
+/// The round under way, or the last one.
+#[derive(Debug)]
+pub(super) struct RoundState {
+    pub(super) number: Round,
+    /// Name of the attempt, in which its workers write checkpoints.
+    pub(super) attempt: String,
+    /// Step at which the round began.
+    pub(super) base: u64,
+    /// Furthest step that a worker that is gone had done.
+    pub(super) reached: u64,
+    /// A worker was ready.
+    pub(super) ready: bool,
+    /// Workers kept the state when the round began.
+    pub(super) survivors: bool,
+    /// Workers that did their work and ended.
+    pub(super) finished: u32,
+    /// One of them ended because it was asked to.
+    pub(super) stopped: bool,
+    /// Worker that failed first. Others may fail because of it.
+    pub(super) first_failure: Option<WorkerId>,
+    /// Sentence of the first failure.
+    pub(super) cause: Option<String>,
+    /// Time when the first failure was noticed.
+    pub(super) failed_at: Option<Time>,
+    /// Its end is in the journal.
+    pub(super) ended: bool,
+    /// Number of parts of each micro-batch.
+    pub(super) split: u32,
+    /// Worker that loses its seat when the round is left, if a spare is there.
+    pub(super) evicted: Option<WorkerId>,
+    /// Why the round is left without a failure.
+    pub(super) regroup_reason: Option<String>,
+    /// The workers' pages ask them to leave the round.
+    pub(super) regroup_flag: bool,
+    /// A worker found the checkpoint damaged from which the round was to begin.
+    pub(super) damaged: Option<DamagedCheckpoint>,
+    /// Time of the last sign of progress of any worker.
+    pub(super) progress_at: Time,
+    /// Time when the pages are looked at for a worker that hangs.
+    pub(super) hang_check: Time,
+}
+
+/// A checkpoint that a worker could not read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DamagedCheckpoint {
+    pub(super) path: PathBuf,
+    /// File that shows it.
+    pub(super) file: Option<PathBuf>,
+}
+
+impl RoundState {
+    pub(super) fn new(number: Round, attempt: String, now: Time) -> Self {
+        Self {
+            number,
+            attempt,
+            base: 0,
+            reached: 0,
+            ready: false,
+            survivors: false,
+            finished: 0,
+            stopped: false,
+            first_failure: None,
+            cause: None,
+            failed_at: None,
+            ended: false,
+            split: 1,
+            evicted: None,
+            regroup_reason: None,
+            regroup_flag: false,
+            damaged: None,
+            progress_at: now,
+            hang_check: now,
+        }
+    }
+
+    /// Notes which worker failed first, and when.
+    pub(super) fn note_failure(&mut self, worker: WorkerId, now: Time) {
+        self.first_failure.get_or_insert(worker);
+        self.failed_at.get_or_insert(now);
+    }
+
+    /// Forgets the failures: what follows from them is decided.
+    pub(super) fn forget_failure(&mut self) {
+        self.first_failure = None;
+        self.cause = None;
+        self.failed_at = None;
+    }
+}
+
+/// From a failure to the first step after it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct RecoveryClock {
+    /// Time when the failure was noticed.
+    pub(super) since: Time,
+    /// Steps that must be done again.
+    pub(super) lost_steps: u64,
+    /// Rank that had the state; `None`: the checkpoint.
+    pub(super) from_rank: Option<Rank>,
+}

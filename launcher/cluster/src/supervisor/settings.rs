@@ -1,0 +1,85 @@
+//! Settings of a run for its supervisor. `enn train`, prediction and `enn run` differ in these and in nothing else.
+
+use crate::rendezvous::NodeId;
+use enn_common::config::train::{Precision, Recovery};
+use std::{path::PathBuf, time::Duration};
+
+/// Settings of a run.
+#[derive(Debug, Clone)]
+pub struct SupervisorSettings {
+    /// Node agent of the leader itself.
+    pub own: NodeId,
+    /// Host of the leader.
+    pub host: String,
+    /// Several nodes may take part: events name hosts.
+    pub several_nodes: bool,
+    /// Nodes needed, and wanted.
+    pub nodes_min: u32,
+    pub nodes_max: u32,
+    /// Workers with which a round goes on at once; at least 1. A run whose size is fixed wants all of them.
+    pub workers_min: u32,
+    /// Workers that the run was started with on this node; a run with `workers_min` of at least as many has a fixed size.
+    pub workers: u32,
+    /// What happens after a failure. Only training re-forms.
+    pub on_failure: Recovery,
+    /// Failures that are recovered from: without progress between them under `Reform`, in all under `Restart`.
+    pub max_restarts: u32,
+    /// Spares of each node; only under `Reform`.
+    pub spares: u32,
+    /// A worker that the others wait for loses its seat to a warm spare.
+    pub evict_stragglers: bool,
+    /// Time between two looks at who waits for whom.
+    pub straggler_window: Duration,
+    /// Time that workers have to leave a round at the same step.
+    pub regroup_wait: Duration,
+    /// Time without progress of any worker after which one is taken for dead.
+    pub hang_timeout: Option<Duration>,
+    /// Time to finish the step and save after a request to stop.
+    pub grace: Duration,
+    /// Longest silence of a node agent whose connection stands.
+    pub agent_silence_max: Duration,
+    /// Number of the first round: 0, or one more than the last round of the run that is resumed.
+    pub first_round: u64,
+    /// Identifies this launch among those in the same run directory; part of each attempt's name.
+    pub launch: String,
+    /// Run directory, absolute.
+    pub run_dir: PathBuf,
+    /// Address of the store in which the workers meet, `host:port`, for the journal; empty where there is none.
+    pub store: String,
+    /// "cpu" or "cuda".
+    pub device: &'static str,
+    /// Intra-op threads per worker.
+    pub threads: u32,
+    /// What the workers do.
+    pub job: RunJob,
+}
+
+/// What the workers of a run do.
+#[derive(Debug, Clone)]
+pub enum RunJob {
+    /// Train on a staged directory, from the newest checkpoint of the run.
+    Train {
+        staged: PathBuf,
+        /// Checkpoint to begin with when the run has none of its own.
+        init: Option<PathBuf>,
+        /// Digest of the run's configuration file, for the other nodes.
+        config: String,
+    },
+    /// Predict every row.
+    Predict {
+        staged: PathBuf,
+        checkpoint: PathBuf,
+        /// Directory for chunks.
+        out: PathBuf,
+        /// Rows per chunk.
+        chunk_rows: u64,
+        /// Rows in all.
+        rows: u64,
+        /// Row ranges that are complete already.
+        done: Vec<(u64, u64)>,
+        /// What the encoder computes in.
+        precision: Precision,
+    },
+    /// Write initial weights for data of this meta.json.
+    Init { meta: PathBuf },
+}
