@@ -81,6 +81,7 @@ soak: build ## The long suites, before an issue ends: hundreds of random faults 
 	$(PASSIVE)
 	ENN_CHAOS_SCHEDULES=400 ENN_NODES_SCHEDULES=64 ENN_SAVES_KILLS=100 \
 		$(CARGO) test --profile $(PROFILE) --workspace --no-fail-fast --test libtorch -- chaos::random nodes::faults saves:: --test-threads 2
+	$(PYTHON) tests/soak/add_an_operation.py $(PROFILE)
 	$(MAKE) fuzz PROFILE=$(PROFILE)
 
 test-gpu: build venv ## Tests that need a GPU, two for some; those of our own kernels once more under compute-sanitizer
