@@ -88,6 +88,7 @@ soak: build ## The long suites, before a release: hundreds of random faults and 
 	$(CARGO) test --profile $(PROFILE) -p enn-cluster --lib -- --ignored simulation::seeds::large_runs
 	PROFILE=$(PROFILE) $(PYTHON) tests/soak/planted_faults.py
 	$(MAKE) fuzz PROFILE=$(PROFILE)
+	$(PYTHON) tests/soak/add_an_operation.py $(PROFILE)
 	$(PYTHON) tests/soak/add_a_strategy.py $(PROFILE)
 
 test-gpu: build venv ## Tests that need a GPU, two for some; those of our own kernels once more under compute-sanitizer

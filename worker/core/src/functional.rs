@@ -8,8 +8,9 @@
 use crate::autograd::{Cx, Tensor, call};
 use crate::error::{OpError, OpErrorKind};
 use crate::op::aten::{AtenArg, AtenCall};
-use crate::op::attr::{Axes, Binary, Test, Unary};
-use crate::op::{Op, elementwise};
+use crate::op::attr::Axes;
+use crate::op::elementwise::clamp::check_bounds;
+use crate::op::*;
 use crate::precision::LossScale;
 use smallvec::SmallVec;
 use tch::Kind;
@@ -18,12 +19,12 @@ pub use crate::op::attr::{Dir, Score, Structural};
 
 type TensorResult = Result<Tensor, OpError>;
 
-fn one(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> TensorResult {
+fn one(cx: &Cx<'_>, op: impl Into<Op>, ins: &[&Tensor]) -> TensorResult {
     Ok(call(cx, op, ins)?.swap_remove(0))
 }
 
 /// Functions of one operation: name and arguments, the operation, its operands.
-macro_rules! operations {
+macro_rules! functions {
     ($($(#[$doc:meta])* pub fn $name:ident($($arg:ident: $of:ty),*) => $op:expr, [$($operand:expr),*];)*) => {
         $($(#[$doc])*
         pub fn $name(cx: &Cx<'_>, $($arg: $of),*) -> TensorResult {
@@ -32,125 +33,125 @@ macro_rules! operations {
     };
 }
 
-operations! {
+functions! {
     /// −x
-    pub fn neg(x: &Tensor) => Op::Unary(Unary::Neg), [x];
-    pub fn exp(x: &Tensor) => Op::Unary(Unary::Exp), [x];
+    pub fn neg(x: &Tensor) => Unary::Neg, [x];
+    pub fn exp(x: &Tensor) => Unary::Exp, [x];
     /// Natural logarithm, ln x.
-    pub fn log(x: &Tensor) => Op::Unary(Unary::Log), [x];
+    pub fn log(x: &Tensor) => Unary::Log, [x];
     /// √x
-    pub fn sqrt(x: &Tensor) => Op::Unary(Unary::Sqrt), [x];
+    pub fn sqrt(x: &Tensor) => Unary::Sqrt, [x];
     /// x²
-    pub fn square(x: &Tensor) => Op::Unary(Unary::Square), [x];
+    pub fn square(x: &Tensor) => Unary::Square, [x];
     /// |x|, gradient 0 at 0.
-    pub fn abs(x: &Tensor) => Op::Unary(Unary::Abs), [x];
+    pub fn abs(x: &Tensor) => Unary::Abs, [x];
     /// 1/x
-    pub fn reciprocal(x: &Tensor) => Op::Unary(Unary::Reciprocal), [x];
+    pub fn reciprocal(x: &Tensor) => Unary::Reciprocal, [x];
     /// max(x, 0), gradient 0 at 0.
-    pub fn relu(x: &Tensor) => Op::Unary(Unary::Relu), [x];
+    pub fn relu(x: &Tensor) => Unary::Relu, [x];
     /// x · sigmoid(x)
-    pub fn silu(x: &Tensor) => Op::Unary(Unary::Silu), [x];
+    pub fn silu(x: &Tensor) => Unary::Silu, [x];
     /// 1/(1+e⁻ˣ)
-    pub fn sigmoid(x: &Tensor) => Op::Unary(Unary::Sigmoid), [x];
+    pub fn sigmoid(x: &Tensor) => Unary::Sigmoid, [x];
     /// Hyperbolic tangent, elementwise.
-    pub fn tanh(x: &Tensor) => Op::Unary(Unary::Tanh), [x];
+    pub fn tanh(x: &Tensor) => Unary::Tanh, [x];
     /// ln(1+eˣ), linear above 20.
-    pub fn softplus(x: &Tensor) => Op::Unary(Unary::Softplus), [x];
+    pub fn softplus(x: &Tensor) => Unary::Softplus, [x];
     /// a + b with broadcasting.
-    pub fn add(a: &Tensor, b: &Tensor) => Op::Binary(Binary::Add), [a, b];
+    pub fn add(a: &Tensor, b: &Tensor) => Binary::Add, [a, b];
     /// a − b with broadcasting.
-    pub fn sub(a: &Tensor, b: &Tensor) => Op::Binary(Binary::Sub), [a, b];
+    pub fn sub(a: &Tensor, b: &Tensor) => Binary::Sub, [a, b];
     /// a · b with broadcasting.
-    pub fn mul(a: &Tensor, b: &Tensor) => Op::Binary(Binary::Mul), [a, b];
+    pub fn mul(a: &Tensor, b: &Tensor) => Binary::Mul, [a, b];
     /// a / b with broadcasting.
-    pub fn div(a: &Tensor, b: &Tensor) => Op::Binary(Binary::Div), [a, b];
+    pub fn div(a: &Tensor, b: &Tensor) => Binary::Div, [a, b];
     /// x · Φ(x), exactly or by the tanh formula.
     pub fn gelu(x: &Tensor, approximate_tanh: bool)
-        => Op::Unary(if approximate_tanh { Unary::GeluTanh } else { Unary::Gelu }), [x];
+        => if approximate_tanh { Unary::GeluTanh } else { Unary::Gelu }, [x];
     /// x · by
-    pub fn scale(x: &Tensor, by: f64) => Op::Scale { by: by.into() }, [x];
+    pub fn scale(x: &Tensor, by: f64) => Scale { by: by.into() }, [x];
     /// x + by
-    pub fn add_scalar(x: &Tensor, by: f64) => Op::AddScalar { by: by.into() }, [x];
+    pub fn add_scalar(x: &Tensor, by: f64) => AddScalar { by: by.into() }, [x];
     /// Where x is neither NaN nor infinite; Bool.
-    pub fn is_finite(x: &Tensor) => Op::Test(Test::Finite), [x];
+    pub fn is_finite(x: &Tensor) => Test::Finite, [x];
     /// Where x ≥ bound; Bool.
-    pub fn at_least(x: &Tensor, bound: f64) => Op::Test(Test::AtLeast(bound.into())), [x];
+    pub fn at_least(x: &Tensor, bound: f64) => Test::AtLeast(bound.into()), [x];
     /// Where x < bound; Bool.
-    pub fn below(x: &Tensor, bound: f64) => Op::Test(Test::Below(bound.into())), [x];
+    pub fn below(x: &Tensor, bound: f64) => Test::Below(bound.into()), [x];
     /// Where both are true; broadcasting.
-    pub fn and(a: &Tensor, b: &Tensor) => Op::And, [a, b];
+    pub fn and(a: &Tensor, b: &Tensor) => And, [a, b];
     /// Where x is false.
-    pub fn not(x: &Tensor) => Op::Not, [x];
+    pub fn not(x: &Tensor) => Not, [x];
     /// Positions `at` (int64, one axis) of axis `dim`; a position that is taken more than once gets the sum of its gradients.
-    pub fn index_select(x: &Tensor, dim: i64, at: &Tensor) => Op::IndexSelect { axis: dim }, [x, at];
+    pub fn index_select(x: &Tensor, dim: i64, at: &Tensor) => IndexSelect { axis: dim }, [x, at];
     /// x as a constant: no gradient flows back.
-    pub fn detach(x: &Tensor) => Op::Detach, [x];
+    pub fn detach(x: &Tensor) => Detach, [x];
     /// (…, M, K) × (…, K, N) → (…, M, N); leading axes broadcast.
-    pub fn matmul(a: &Tensor, b: &Tensor) => Op::MatMul { ta: false, tb: false }, [a, b];
+    pub fn matmul(a: &Tensor, b: &Tensor) => MatMul { ta: false, tb: false }, [a, b];
     /// [`matmul`] with the last two axes of an operand swapped first, without a copy.
-    pub fn matmul_t(a: &Tensor, b: &Tensor, ta: bool, tb: bool) => Op::MatMul { ta, tb }, [a, b];
+    pub fn matmul_t(a: &Tensor, b: &Tensor, ta: bool, tb: bool) => MatMul { ta, tb }, [a, b];
     /// silu(a) · b for equal shapes.
-    pub fn silu_mul(a: &Tensor, b: &Tensor) => Op::SiluMul, [a, b];
+    pub fn silu_mul(a: &Tensor, b: &Tensor) => SiluMul, [a, b];
     /// silu(left half) · right half of the last axis: (…, 2D) → (…, D).
-    pub fn swiglu_gate(x: &Tensor) => Op::SwiGlu, [x];
+    pub fn swiglu_gate(x: &Tensor) => SwiGlu, [x];
     /// Softmax of x along axis `dim`.
-    pub fn softmax(x: &Tensor, dim: i64) => Op::Softmax { axis: dim }, [x];
+    pub fn softmax(x: &Tensor, dim: i64) => Softmax { axis: dim }, [x];
     /// Logarithm of the softmax of x along axis `dim`.
-    pub fn log_softmax(x: &Tensor, dim: i64) => Op::LogSoftmax { axis: dim }, [x];
+    pub fn log_softmax(x: &Tensor, dim: i64) => LogSoftmax { axis: dim }, [x];
     /// (x − mean)/√(variance + eps) · w + b over the last axis; w and b of its size.
     pub fn layer_norm(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64)
-        => Op::LayerNorm { affine: true, eps: eps.into() }, [x, w, b];
+        => LayerNorm { affine: true, eps: eps.into() }, [x, w, b];
     /// x/√(mean of x² + eps) · w over the last axis; w of its size.
-    pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f64) => Op::RmsNorm { affine: true, eps: eps.into() }, [x, w];
+    pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f64) => RmsNorm { affine: true, eps: eps.into() }, [x, w];
     /// Sum over axes; none means x itself.
-    pub fn sum(x: &Tensor, dims: &[i64], keepdim: bool) => Op::Sum { axes: Axes::from_slice(dims), keepdim }, [x];
+    pub fn sum(x: &Tensor, dims: &[i64], keepdim: bool) => Sum { axes: Axes::from_slice(dims), keepdim }, [x];
     /// Sum of all elements, a tensor of 0 axes.
-    pub fn sum_all(x: &Tensor) => Op::Sum { axes: (0..x.shape().len() as i64).collect(), keepdim: false }, [x];
+    pub fn sum_all(x: &Tensor) => Sum { axes: (0..x.shape().len() as i64).collect(), keepdim: false }, [x];
     /// Mean over axes; none means x itself.
-    pub fn mean(x: &Tensor, dims: &[i64], keepdim: bool) => Op::Mean { axes: Axes::from_slice(dims), keepdim }, [x];
+    pub fn mean(x: &Tensor, dims: &[i64], keepdim: bool) => Mean { axes: Axes::from_slice(dims), keepdim }, [x];
     /// Largest element along an axis; the gradient goes to the one libtorch picks among equals.
-    pub fn max_dim(x: &Tensor, dim: i64, keepdim: bool) => Op::MaxDim { axis: dim, keepdim }, [x];
+    pub fn max_dim(x: &Tensor, dim: i64, keepdim: bool) => MaxDim { axis: dim, keepdim }, [x];
     /// Axes in another order, as a view.
-    pub fn permute(x: &Tensor, axes: &[i64]) => Op::Permute { axes: Axes::from_slice(axes) }, [x];
+    pub fn permute(x: &Tensor, axes: &[i64]) => Permute { axes: Axes::from_slice(axes) }, [x];
     /// `len` positions of an axis from `start`, as a view.
-    pub fn narrow(x: &Tensor, dim: i64, start: i64, len: i64) => Op::Narrow { axis: dim, start, len }, [x];
+    pub fn narrow(x: &Tensor, dim: i64, start: i64, len: i64) => Narrow { axis: dim, start, len }, [x];
     /// x with axis `dim` reversed.
-    pub fn flip(x: &Tensor, dim: i64) => Op::Flip { axis: dim }, [x];
+    pub fn flip(x: &Tensor, dim: i64) => Flip { axis: dim }, [x];
     /// x (B,N,H,W) cut into segments of which head h takes the positions h mod r, h mod r + r, … → (B,S,H,L,W), zeros behind the end.
     /// `segment` is a multiple of the dilation r.
-    pub fn dilate(x: &Tensor, segment: i64, dilation: i64) => Op::Dilate { segment, dilation }, [x];
+    pub fn dilate(x: &Tensor, segment: i64, dilation: i64) => Dilate { segment, dilation }, [x];
     /// Inverse of [`dilate`] to N `tokens`: (B,S,H,L,W) → (B,N,H,W), zeros where a head took nothing.
     pub fn undilate(x: &Tensor, segment: i64, dilation: i64, tokens: i64)
-        => Op::Undilate { segment, dilation, tokens }, [x];
+        => Undilate { segment, dilation, tokens }, [x];
     /// Rows of `table` (rows, D) by 64-bit ids of any shape → (…, D). Ids must lie in 0..rows.
-    pub fn embedding(table: &Tensor, ids: &Tensor) => Op::Embedding, [table, ids];
+    pub fn embedding(table: &Tensor, ids: &Tensor) => Embedding, [table, ids];
     /// a where `condition` (Bool) is true, else b; all three broadcast.
-    pub fn where_(condition: &Tensor, a: &Tensor, b: &Tensor) => Op::Where, [condition, a, b];
+    pub fn where_(condition: &Tensor, a: &Tensor, b: &Tensor) => Where, [condition, a, b];
     /// Sum over valid cells of d²/2 for |d| ≤ delta, else delta·(|d| − delta/2), with d = prediction − target.
     ///
     /// Targets may be NaN where the mask (Bool, true = valid) is false. All three have one shape; the result has 0 axes.
     pub fn masked_huber(prediction: &Tensor, target: &Tensor, mask: &Tensor, delta: f64)
-        => Op::MaskedHuber { delta: delta.into() }, [prediction, target, mask];
+        => MaskedHuber { delta: delta.into() }, [prediction, target, mask];
     /// Sum over valid cells of (prediction − target)². Masks as for [`masked_huber`].
-    pub fn masked_mse(prediction: &Tensor, target: &Tensor, mask: &Tensor) => Op::MaskedMse, [prediction, target, mask];
+    pub fn masked_mse(prediction: &Tensor, target: &Tensor, mask: &Tensor) => MaskedMse, [prediction, target, mask];
 }
 
 /// x limited to lo..=hi; the gradient is zero outside.
 pub fn clamp(cx: &Cx<'_>, x: &Tensor, lo: f64, hi: f64) -> TensorResult {
-    elementwise::check_bounds(lo, hi).map_err(|kind| cx.fail("clamp", kind))?;
-    one(cx, Op::Clamp { lo: lo.into(), hi: hi.into() }, &[x])
+    check_bounds(lo, hi).map_err(|kind| cx.fail("clamp", kind))?;
+    one(cx, Clamp { lo: lo.into(), hi: hi.into() }, &[x])
 }
 
 /// Casts x to another element kind; returns x itself if it has that kind already.
 pub fn cast(cx: &Cx<'_>, x: &Tensor, to: Kind) -> TensorResult {
-    if x.kind() == to { Ok(x.clone()) } else { one(cx, Op::Cast { to }, &[x]) }
+    if x.kind() == to { Ok(x.clone()) } else { one(cx, Cast { to }, &[x]) }
 }
 
 /// x where `keep` (Bool, x's shape) is true, else 0, also where x is NaN. No gradient flows back: an `x` that asks for one is
 /// refused.
 pub fn zero_where_not(cx: &Cx<'_>, x: &Tensor, keep: &Tensor) -> TensorResult {
     without_gradient(cx, "zero_where_not", &[x])?;
-    one(cx, Op::Keep { when: true }, &[keep, x])
+    one(cx, Keep { when: true }, &[keep, x])
 }
 
 /// Any operator of libtorch's dispatcher, recorded, e.g. `aten::cumsum` with an empty overload. `ins` fill the arguments that
@@ -168,7 +169,7 @@ pub fn aten(
     if ins.iter().any(|tensor| tensor.requires_grad()) {
         made.check_reversible().map_err(|kind| cx.fail("aten", kind))?;
     }
-    call(cx, Op::Aten(Box::new(made)), ins)
+    call(cx, Aten(Box::new(made)), ins)
 }
 
 fn without_gradient(cx: &Cx<'_>, op: &'static str, ins: &[&Tensor]) -> Result<(), OpError> {
@@ -182,11 +183,8 @@ fn without_gradient(cx: &Cx<'_>, op: &'static str, ins: &[&Tensor]) -> Result<()
 pub fn update_loss_scale(cx: &Cx<'_>, scale: &LossScale, taken: &Tensor) -> Result<(), OpError> {
     let refused = add_scalar(cx, &neg(cx, &cast(cx, taken, Kind::Float)?)?, 1.0)?;
     let settings = scale.settings;
-    let op = Op::ScaleUpdate {
-        growth: settings.growth.into(),
-        backoff: settings.backoff.into(),
-        interval: settings.interval,
-    };
+    let op =
+        ScaleUpdate { growth: settings.growth.into(), backoff: settings.backoff.into(), interval: settings.interval };
     let state = [scale.scale(), scale.good()].map(|raw| cx.opt_state(raw.shallow_clone()));
     call(cx, op, &[&state[0], &state[1], &refused]).map(|_| ())
 }
@@ -194,8 +192,8 @@ pub fn update_loss_scale(cx: &Cx<'_>, scale: &LossScale, taken: &Tensor) -> Resu
 /// x Wᵀ + b for x (…, in), w (out, in), b (out) → (…, out).
 pub fn linear(cx: &Cx<'_>, x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> TensorResult {
     match b {
-        Some(b) => one(cx, Op::Linear { bias: true }, &[x, w, b]),
-        None => one(cx, Op::Linear { bias: false }, &[x, w]),
+        Some(b) => one(cx, Linear { bias: true }, &[x, w, b]),
+        None => one(cx, Linear { bias: false }, &[x, w]),
     }
 }
 
@@ -215,7 +213,7 @@ pub fn add_norm(
     b: Option<&Tensor>,
     eps: f64,
 ) -> Result<(Tensor, Tensor), OpError> {
-    let op = Op::AddNorm { layer: b.is_some(), eps: eps.into(), low: None };
+    let op = AddNorm { layer: b.is_some(), eps: eps.into(), low: None };
     let ins: SmallVec<[&Tensor; 4]> = [x, branch, w].into_iter().chain(b).collect();
     let mut made = call(cx, op, &ins)?;
     made.truncate(2);
@@ -233,7 +231,7 @@ pub fn gated_norm(
     b: Option<&Tensor>,
     eps: f64,
 ) -> TensorResult {
-    let op = Op::GatedNorm { layer: b.is_some(), eps: eps.into(), low: None };
+    let op = GatedNorm { layer: b.is_some(), eps: eps.into(), low: None };
     let ins: SmallVec<[&Tensor; 5]> = [s, q, gate, w].into_iter().chain(b).collect();
     one(cx, op, &ins)
 }
@@ -243,7 +241,7 @@ pub fn reshape(cx: &Cx<'_>, x: &Tensor, shape: &[i64]) -> TensorResult {
     if x.shape() == shape {
         return Ok(x.clone());
     }
-    one(cx, Op::Reshape { shape: Axes::from_slice(shape) }, &[x])
+    one(cx, Reshape { shape: Axes::from_slice(shape) }, &[x])
 }
 
 /// Two axes swapped, as a view.
@@ -252,19 +250,19 @@ pub fn transpose(cx: &Cx<'_>, x: &Tensor, a: i64, b: i64) -> TensorResult {
     let at = |axis| crate::op::infer::axis(axis, rank).map_err(|kind| cx.fail("transpose", kind));
     let mut axes: Axes = (0..rank as i64).collect();
     axes.swap(at(a)?, at(b)?);
-    one(cx, Op::Permute { axes }, &[x])
+    one(cx, Permute { axes }, &[x])
 }
 
 /// Parts of the given sizes along an axis, as views. One record instead of several [`narrow`].
 pub fn split(cx: &Cx<'_>, x: &Tensor, sizes: &[i64], dim: i64) -> Result<SmallVec<[Tensor; 2]>, OpError> {
-    call(cx, Op::Split { axis: dim, sizes: Axes::from_slice(sizes) }, &[x])
+    call(cx, Split { axis: dim, sizes: Axes::from_slice(sizes) }, &[x])
 }
 
 /// Tensors joined along an axis.
 pub fn cat(cx: &Cx<'_>, xs: &[&Tensor], dim: i64) -> TensorResult {
     match xs {
         [] => Err(cx.fail("cat", empty())),
-        xs => one(cx, Op::Cat { axis: dim }, xs),
+        xs => one(cx, Cat { axis: dim }, xs),
     }
 }
 
@@ -272,7 +270,7 @@ pub fn cat(cx: &Cx<'_>, xs: &[&Tensor], dim: i64) -> TensorResult {
 pub fn stack(cx: &Cx<'_>, xs: &[&Tensor], dim: i64) -> TensorResult {
     match xs {
         [] => Err(cx.fail("stack", empty())),
-        xs => one(cx, Op::Stack { axis: dim }, xs),
+        xs => one(cx, Stack { axis: dim }, xs),
     }
 }
 
@@ -285,17 +283,17 @@ pub fn expand(cx: &Cx<'_>, x: &Tensor, shape: &[i64]) -> TensorResult {
     if x.shape() == shape {
         return Ok(x.clone());
     }
-    one(cx, Op::Expand { shape: Axes::from_slice(shape) }, &[x])
+    one(cx, Expand { shape: Axes::from_slice(shape) }, &[x])
 }
 
 /// Ones of a shape, where the parameters are.
 pub fn ones(cx: &Cx<'_>, shape: &[i64], kind: Kind) -> TensorResult {
-    one(cx, Op::Ones { shape: Axes::from_slice(shape), kind, device: cx.device() }, &[])
+    one(cx, Ones { shape: Axes::from_slice(shape), kind, device: cx.device() }, &[])
 }
 
 /// Zeros of a shape, where the parameters are.
 pub fn zeros(cx: &Cx<'_>, shape: &[i64], kind: Kind) -> TensorResult {
-    one(cx, Op::Zeros { shape: Axes::from_slice(shape), kind, device: cx.device() }, &[])
+    one(cx, Zeros { shape: Axes::from_slice(shape), kind, device: cx.device() }, &[])
 }
 
 /// A new axis of size 1 at `dim`.
@@ -303,7 +301,7 @@ pub fn unsqueeze(cx: &Cx<'_>, x: &Tensor, dim: i64) -> TensorResult {
     let at = crate::op::infer::axis(dim, x.shape().len() + 1).map_err(|kind| cx.fail("unsqueeze", kind))?;
     let mut shape = Axes::from_slice(x.shape());
     shape.insert(at, 1);
-    one(cx, Op::Reshape { shape }, &[x])
+    one(cx, Reshape { shape }, &[x])
 }
 
 /// x without axis `dim`, which must have size 1.
@@ -315,7 +313,7 @@ pub fn squeeze(cx: &Cx<'_>, x: &Tensor, dim: i64) -> TensorResult {
     }
     let mut shape = Axes::from_slice(x.shape());
     shape.remove(at);
-    one(cx, Op::Reshape { shape }, &[x])
+    one(cx, Reshape { shape }, &[x])
 }
 
 /// Zeroes elements at rate `p` and scales the rest by 1/(1−p); x itself outside training or at rate 0.
@@ -323,7 +321,7 @@ pub fn dropout(cx: &Cx<'_>, x: &Tensor, p: f64) -> TensorResult {
     if !cx.is_training() || p == 0.0 {
         return Ok(x.clone());
     }
-    one(cx, Op::Dropout { p: p.into(), site: cx.next_site() }, &[x, &cx.random_key()?])
+    one(cx, Dropout { p: p.into(), site: cx.next_site() }, &[x, &cx.random_key()?])
 }
 
 /// Zeroes whole rows of the first axis at rate `p` and scales the rest by 1/(1−p); x itself outside training or at rate 0.
@@ -331,7 +329,7 @@ pub fn drop_path(cx: &Cx<'_>, x: &Tensor, p: f64) -> TensorResult {
     if !cx.is_training() || p == 0.0 {
         return Ok(x.clone());
     }
-    one(cx, Op::DropPath { p: p.into(), site: cx.next_site() }, &[x, &cx.random_key()?])
+    one(cx, DropPath { p: p.into(), site: cx.next_site() }, &[x, &cx.random_key()?])
 }
 
 /// λ = 1 − 2^(−β), elementwise, with β kept between `lo` and `hi`; where it is not between them no gradient flows.
@@ -339,8 +337,8 @@ pub fn drop_path(cx: &Cx<'_>, x: &Tensor, p: f64) -> TensorResult {
 /// # Errors
 /// When β is not a float, or `lo` is not at most `hi`.
 pub fn retention_decay(cx: &Cx<'_>, beta: &Tensor, lo: f64, hi: f64) -> TensorResult {
-    elementwise::check_bounds(lo, hi).map_err(|kind| cx.fail("retention_decay", kind))?;
-    one(cx, Op::RetentionDecay { lo: lo.into(), hi: hi.into() }, &[beta])
+    check_bounds(lo, hi).map_err(|kind| cx.fail("retention_decay", kind))?;
+    one(cx, RetentionDecay { lo: lo.into(), hi: hi.into() }, &[beta])
 }
 
 /// The scan y_t = λ·y_{t−1} + v_t for v (B,N,H,Dh), λ (H) and an incoming state (B,H,Dh), zero if absent.
@@ -354,7 +352,7 @@ pub fn retention_scan(
     dir: Dir,
     state: Option<&Tensor>,
 ) -> Result<(Tensor, Option<Tensor>), OpError> {
-    let op = Op::Retention { dir, state: state.is_some() };
+    let op = Retention { dir, state: state.is_some() };
     let mut outs = match state {
         Some(state) => call(cx, op, &[v, lambda, state])?,
         None => call(cx, op, &[v, lambda])?,
@@ -392,8 +390,8 @@ pub fn sdpa_scored(
     score: Score,
 ) -> TensorResult {
     match key_bias {
-        Some(bias) => one(cx, Op::Sdpa { mask, bias: true, score }, &[q, k, v, bias]),
-        None => one(cx, Op::Sdpa { mask, bias: false, score }, &[q, k, v]),
+        Some(bias) => one(cx, Sdpa { mask, bias: true, score }, &[q, k, v, bias]),
+        None => one(cx, Sdpa { mask, bias: false, score }, &[q, k, v]),
     }
 }
 
@@ -402,5 +400,5 @@ pub fn sdpa_scored(
 pub fn cross_entropy(cx: &Cx<'_>, logits: &Tensor, targets: &Tensor, ignore: i64) -> TensorResult {
     let targets = reshape(cx, targets, &[targets.meta().numel()])?;
     let logits = reshape(cx, logits, &[targets.meta().numel(), logits.dim(-1)])?;
-    one(cx, Op::CrossEntropy { ignore }, &[&logits, &targets])
+    one(cx, CrossEntropy { ignore }, &[&logits, &targets])
 }

@@ -50,9 +50,9 @@ pub enum ExportError {
 }
 
 impl ExportError {
-    pub(super) fn no_way(op: &Op, place: &str, why: &LowerError) -> Self {
+    pub(super) fn unsupported(op: &Op, place: &str, why: &LowerError) -> Self {
         let (name, instead) = match op {
-            Op::Aten(call) => (call.name(), call.instead()),
+            Op::Aten(aten) => (aten.0.name(), aten.0.instead()),
             op => (op.name(), None),
         };
         let instead = instead.unwrap_or_else(|| why.instead().to_owned());

@@ -77,14 +77,14 @@ impl<'a> Tracer<'a> {
             let found = format!("{:?} and {other:?}", rec.op);
             return Err(ExportError::Batch { what: rec.op.name(), place, found });
         }
-        let way = match rec.op.row().export {
-            Export::As(way) => way,
-            Export::No(no) => return Err(ExportError::no_way(&rec.op, &place, &LowerError::No(no))),
+        let lowering = match rec.op.row().export {
+            Export::As(lowering) => lowering,
+            Export::No(no) => return Err(ExportError::unsupported(&rec.op, &place, &LowerError::No(no))),
         };
         let ins: Vec<Id> = rec.ins.iter().map(|val| self.operand(*val, &place)).collect::<Result<_, _>>()?;
         let outs: Vec<Vec<Dim>> = rec.outs().map(|val| self.shape(val, &place)).collect::<Result<_, _>>()?;
         let mut lower = Lower { graph: &mut self.graph, ins: &ins, rests: &self.rests, outs: &outs, place: &place };
-        let made = way(&rec.op, &mut lower).map_err(|why| ExportError::no_way(&rec.op, &place, &why))?;
+        let made = lowering(&rec.op, &mut lower).map_err(|why| ExportError::unsupported(&rec.op, &place, &why))?;
         // Outputs that only a derivative reads are not in the graph, and are never requested.
         self.made.extend(rec.outs().zip(made));
         Ok(())
@@ -146,10 +146,9 @@ fn size(a: i64, b: i64) -> Option<Dim> {
 /// Whether two operations are equal except for the batch in the shapes they produce.
 fn same(a: &Op, b: &Op) -> bool {
     match (a, b) {
-        (Op::Reshape { .. }, Op::Reshape { .. }) | (Op::Expand { .. }, Op::Expand { .. }) => true,
-        (Op::SumTo { .. }, Op::SumTo { .. }) => true,
-        (Op::Zeros { kind, .. }, Op::Zeros { kind: other, .. }) => kind == other,
-        (Op::Ones { kind, .. }, Op::Ones { kind: other, .. }) => kind == other,
+        (Op::Reshape(_), Op::Reshape(_)) | (Op::Expand(_), Op::Expand(_)) | (Op::SumTo(_), Op::SumTo(_)) => true,
+        (Op::Zeros(a), Op::Zeros(b)) => a.kind == b.kind,
+        (Op::Ones(a), Op::Ones(b)) => a.kind == b.kind,
         _ => a == b,
     }
 }

@@ -6,9 +6,9 @@
 
 use enn_worker::autograd::{Cx, Tensor as Traced};
 use enn_worker::functional as f;
-use enn_worker::op::Op;
-use enn_worker::op::attr::Into;
+use enn_worker::op::attr::GradDest;
 use enn_worker::op::row::Launch;
+use enn_worker::op::{self, Op};
 use enn_worker::params::{GradBuckets, Group, Init, ParamBuilder, ParamId, Params};
 use enn_worker::precision::{Autocast, Fp8, Support, allow_tf32, fp8, support};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -66,20 +66,23 @@ fn tf32_changes_products_when_it_is_on_and_only_then() {
 #[test]
 fn weight_gradients_are_put_into_f32_storage_inside_the_product() {
     let Some(_alone) = gpu("main_grad") else { return };
-    for (kind, into) in
-        [(Kind::BFloat16, Into::Add), (Kind::BFloat16, Into::Write), (Kind::Half, Into::Add), (Kind::Half, Into::Write)]
-    {
+    for (kind, into) in [
+        (Kind::BFloat16, GradDest::Add),
+        (Kind::BFloat16, GradDest::Write),
+        (Kind::Half, GradDest::Add),
+        (Kind::Half, GradDest::Write),
+    ] {
         let g = normal(&[4, 96, 64]);
         let x = normal(&[4, 96, 80]);
         let w = normal(&[64, 80]);
         let [g, x, w] = [g, x, w].map(|t| t.to_kind(kind));
         // What is written over may be anything.
-        let held = if into == Into::Add { 1.0 } else { f64::NAN };
+        let held = if into == GradDest::Add { 1.0 } else { f64::NAN };
         let start = normal(&[64, 80]) * held;
         let bias = normal(&[64]) * held;
         let dw = start.copy();
         let db = bias.copy();
-        let op = Op::LinearBackward { dx: true, dw: into, db: into };
+        let op = Op::LinearBackward(op::LinearBackward { dx: true, dw: into, db: into });
         let ins = [&g, &x, &w, &dw, &db];
         let launch = Launch { ins: &ins };
         let kernel = op.row().kernels.iter().find(|kernel| kernel.id == "cublas.main_grad").unwrap();
@@ -117,7 +120,7 @@ fn products_of_odd_sizes_are_those_of_the_plain_reference() {
         let x = x.constant_pad_nd([0, 6]).narrow(-1, 0, inputs);
         let g = g.transpose(0, 1).contiguous().transpose(0, 1);
         for bias in [false, true] {
-            let op = Op::Linear { bias };
+            let op = Op::Linear(op::Linear { bias });
             let all = [&x, &w, &b];
             let launch = Launch { ins: &all[..if bias { 3 } else { 2 }] };
             (kernel(&op).fits)(&op, &launch).unwrap();
@@ -127,23 +130,23 @@ fn products_of_odd_sizes_are_those_of_the_plain_reference() {
             let off = relative(&found[0], &expected[0]);
             assert!(off < 5e-3, "{what}, bias {bias}: {off}");
         }
-        for into in [Into::Add, Into::Write, Into::New] {
+        for into in [GradDest::Add, GradDest::Write, GradDest::New] {
             let dw = normal(&[outputs, inputs]);
             let db = normal(&[outputs]);
             let rows = |t: &Tensor, width: i64| t.to_kind(Kind::Double).reshape([-1, width]);
             let weight = rows(&g, outputs).tr().matmul(&rows(&x, inputs));
             let sum = rows(&g, outputs).sum_dim_intlist(0, false, None);
-            let begun = f64::from(u8::from(into == Into::Add));
+            let begun = f64::from(u8::from(into == GradDest::Add));
             let expected = [weight + dw.to_kind(Kind::Double) * begun, sum + db.to_kind(Kind::Double) * begun];
-            let op = Op::LinearBackward { dx: true, dw: into, db: into };
+            let op = Op::LinearBackward(op::LinearBackward { dx: true, dw: into, db: into });
             let all = [&g, &x, &w, &dw, &db];
-            let launch = Launch { ins: &all[..if into == Into::New { 3 } else { 5 }] };
+            let launch = Launch { ins: &all[..if into == GradDest::New { 3 } else { 5 }] };
             (kernel(&op).fits)(&op, &launch).unwrap();
             let outs = tch::no_grad(|| (kernel(&op).launch)(&op, &launch)).unwrap();
             let dx = g.to_kind(Kind::Double).matmul(&w.to_kind(Kind::Double));
             assert!(relative(&outs[0], &dx) < 5e-3 && outs[0].size() == x.size(), "{what}");
             let (found, most) = match into {
-                Into::New => ([&outs[1], &outs[2]], 5e-3),
+                GradDest::New => ([&outs[1], &outs[2]], 5e-3),
                 _ => ([&dw, &db], 1e-5),
             };
             for (found, expected) in found.into_iter().zip(&expected) {
@@ -164,8 +167,8 @@ fn products_of_odd_sizes_are_faster() {
         let w = low(&[outputs, inputs]);
         let g = low(&[16_384, outputs]);
         let storage = normal(&[outputs, inputs]);
-        let back = Op::LinearBackward { dx: true, dw: Into::Add, db: Into::Skip };
-        for (op, ins) in [(Op::Linear { bias: false }, vec![&x, &w]), (back, vec![&g, &x, &w, &storage])] {
+        let back = Op::LinearBackward(op::LinearBackward { dx: true, dw: GradDest::Add, db: GradDest::Skip });
+        for (op, ins) in [(Op::Linear(op::Linear { bias: false }), vec![&x, &w]), (back, vec![&g, &x, &w, &storage])] {
             let launch = Launch { ins: &ins };
             let mut times = Vec::new();
             let names = ["cublas.aligned", "cublas.main_grad", "plain"];
@@ -199,7 +202,7 @@ fn eight_bit_products_pass_their_test_and_equal_the_reference() {
     let a = normal(&[64, 128]);
     let b = normal(&[96, 128]);
     let quantise = |x: &Tensor, to: Kind| {
-        let op = Op::Quantize { to };
+        let op = Op::Quantize(op::Quantize { to });
         (op.row().launch)(&op, &Launch { ins: &[x] }).unwrap()
     };
     for (kind, out) in [
@@ -211,7 +214,7 @@ fn eight_bit_products_pass_their_test_and_equal_the_reference() {
         let a = quantise(&a, kind);
         let b = quantise(&b, Kind::Float8e4m3fn);
         for fast in [false, true] {
-            let op = Op::ScaledMm { out, bias: false, fast };
+            let op = Op::ScaledMm(op::ScaledMm { out, bias: false, fast });
             let ins = [&a[0], &b[0], &a[2], &b[2]];
             let launch = Launch { ins: &ins };
             let kernel = op.row().kernels.iter().find(|kernel| kernel.id == "cublas.scaled_mm").unwrap();

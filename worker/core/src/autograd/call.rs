@@ -13,7 +13,8 @@ use smallvec::SmallVec;
 ///
 /// # Errors
 /// With the operation's name and its scope, when operands do not fit or libtorch refuses them.
-pub fn call(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
+pub fn call(cx: &Cx<'_>, op: impl Into<Op>, ins: &[&Tensor]) -> Result<Results, OpError> {
+    let op = op.into();
     match cast::prepare(cx, &op, ins)? {
         None => run(cx, op, ins),
         Some(cast) => run(cx, cast.op, &cast.ins.iter().collect::<SmallVec<[&Tensor; 4]>>()),

@@ -12,11 +12,12 @@ use super::run::run;
 use super::scope::ScopeId;
 use crate::backend::torch::safe::version;
 use crate::error::OpError;
-use crate::op::Op;
-use crate::op::fp8::FORWARD;
+use crate::op::low_precision::FORWARD;
+use crate::op::row::Class;
 use crate::op::value::{BucketId, ParamId, Role, Tensor};
 use crate::op::vjp::Results;
-use crate::precision::{Autocast, Class, class, fp8, target};
+use crate::op::{AddNorm, Cast, CastInto, Fp8Linear, GatedNorm, Linear, Op, Quantize};
+use crate::precision::{Autocast, fp8, target};
 use smallvec::SmallVec;
 use std::rc::Rc;
 use tch::Kind;
@@ -34,7 +35,7 @@ impl Cx<'_> {
             let (copies, masters) = self.leaves.shadow_flats();
             for (copy, master) in copies.iter().zip(masters) {
                 let [copy, master] = [copy, master].map(|flat| self.leaf(flat.shallow_clone(), Role::OptState, false));
-                run(self, Op::CastInto, &[&copy, &master])?;
+                run(self, CastInto.into(), &[&copy, &master])?;
             }
         }
         self.casting.autocast.replace(autocast.map(Rc::new));
@@ -74,7 +75,7 @@ pub(super) fn prepare(cx: &Cx<'_>, op: &Op, ins: &[&Tensor]) -> Result<Option<Ca
     }
     let Some(autocast) = cx.casting.autocast.borrow().clone() else { return Ok(None) };
     let autocast = autocast.as_ref();
-    let mut class = class(op);
+    let mut class = op.row().class;
     if matches!(class, Class::Pass | Class::Inside) {
         return Ok(None);
     }
@@ -86,7 +87,7 @@ pub(super) fn prepare(cx: &Cx<'_>, op: &Op, ins: &[&Tensor]) -> Result<Option<Ca
     {
         return Ok(Some(prepared));
     }
-    if let (Class::Low, Some(which), Op::Linear { bias }) = (class, autocast.fp8, op)
+    if let (Class::Low, Some(which), Op::Linear(Linear { bias })) = (class, autocast.fp8, op)
         && fp8::takes(which, ins[0].meta(), ins[1].meta())
     {
         return to_fp8_linear(cx, *bias, ins, autocast.low).map(Some);
@@ -138,7 +139,7 @@ fn cast(cx: &Cx<'_>, x: &Tensor, to: Kind) -> Result<Tensor, OpError> {
         return Ok(known);
     }
     let param = is_param(cx, x);
-    let cast = run(cx, Op::Cast { to }, &[x])?.swap_remove(0);
+    let cast = run(cx, Cast { to }.into(), &[x])?.swap_remove(0);
     let made = &mut cx.state.borrow_mut().made;
     made.casts.insert((x.val(), to), (version, cast.downgrade()));
     if param {
@@ -171,9 +172,9 @@ fn remember(cx: &Cx<'_>, id: ParamId, shadow: &Tensor) {
 /// the stream has another kind.
 fn cast_stream_norm(cx: &Cx<'_>, op: &Op, ins: &[&Tensor], low: Kind) -> Result<Option<CastCall>, OpError> {
     let (branch, op) = match *op {
-        Op::AddNorm { layer, eps, .. } => (1..2, Op::AddNorm { layer, eps, low: Some(low) }),
-        Op::GatedNorm { layer, eps, .. } => (1..3, Op::GatedNorm { layer, eps, low: Some(low) }),
-        _ => unreachable!("of another class"),
+        Op::AddNorm(AddNorm { layer, eps, .. }) => (1..2, AddNorm { layer, eps, low: Some(low) }.into()),
+        Op::GatedNorm(GatedNorm { layer, eps, .. }) => (1..3, GatedNorm { layer, eps, low: Some(low) }.into()),
+        _ => return Ok(None),
     };
     let stream = ins.iter().enumerate().filter(|(i, _)| !branch.contains(i)).map(|(_, t)| t.kind());
     let wide = target(Class::Stream, stream, low).unwrap_or_else(|| ins[0].kind());
@@ -197,7 +198,7 @@ fn to_fp8_linear(cx: &Cx<'_>, bias: bool, ins: &[&Tensor], low: Kind) -> Result<
     if bias {
         all.push(cast(cx, ins[2], low)?);
     }
-    Ok(CastCall { op: Op::Fp8Linear { bias, out: low }, ins: all })
+    Ok(CastCall { op: Fp8Linear { bias, out: low }.into(), ins: all })
 }
 
 fn quantised(cx: &Cx<'_>, x: &Tensor) -> Result<Quantised, OpError> {
@@ -210,7 +211,7 @@ fn quantised(cx: &Cx<'_>, x: &Tensor) -> Result<Quantised, OpError> {
     if let Some(known) = known {
         return Ok(known);
     }
-    let outs: Results = run(cx, Op::Quantize { to: FORWARD }, &[x])?;
+    let outs: Results = run(cx, Quantize { to: FORWARD }.into(), &[x])?;
     let Ok(made) = Quantised::try_from(outs.into_vec()) else { unreachable!("quantize returns three results") };
     let param = is_param(cx, x);
     let known = &mut cx.state.borrow_mut().made;

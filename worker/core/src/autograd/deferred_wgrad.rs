@@ -10,9 +10,9 @@
 use super::leaf::GradLeaves;
 use super::program::{Program, Rec};
 use super::scope::ScopeId;
-use crate::op::Op;
-use crate::op::attr::Into;
+use crate::op::attr::GradDest;
 use crate::op::value::{BucketId, ParamId, Tensor};
+use crate::op::{LinearBackward, Op};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 
@@ -23,7 +23,7 @@ const GAIN_MIN: f64 = 0.002;
 
 type CallOperands<'t> = SmallVec<[&'t Tensor; 5]>;
 
-/// The operand of [`Op::LinearBackward`] that receives the weight's gradient.
+/// The operand of [`LinearBackward`] that receives the weight's gradient.
 const DW: usize = 3;
 
 pub(super) struct DeferredProduct {
@@ -62,14 +62,14 @@ impl DeferredWgrad {
         bucket_of: impl Fn(&Tensor) -> Option<BucketId>,
     ) -> Option<(Op, CallOperands<'t>)> {
         let all = || ins.iter().copied().collect();
-        let Op::LinearBackward { dx, dw, db } = op else { return Some((op, all())) };
+        let Op::LinearBackward(LinearBackward { dx, dw, db }) = op else { return Some((op, all())) };
         if !dw.is_storage() {
             return Some((op, all()));
         }
         let later = &mut *self.buckets.borrow_mut();
         let later = bucket_of(ins[DW]).and_then(|bucket| later.get_mut(bucket.index())?.as_mut());
         let Some(later) = later else { return Some((op, all())) };
-        let product = Op::LinearBackward { dx: false, dw, db: Into::Skip };
+        let product = LinearBackward { dx: false, dw, db: GradDest::Skip }.into();
         later.products.push(DeferredProduct {
             op: product,
             ins: ins[..=DW].iter().map(|t| (*t).clone()).collect(),
@@ -77,7 +77,7 @@ impl DeferredWgrad {
         });
         // The bias's gradient may lie in another bucket, and takes no time.
         let rest = ins[..DW].iter().chain(&ins[DW + 1..]).copied().collect();
-        (dx || db != Into::Skip).then_some((Op::LinearBackward { dx, dw: Into::Skip, db }, rest))
+        (dx || db != GradDest::Skip).then_some((LinearBackward { dx, dw: GradDest::Skip, db }.into(), rest))
     }
 
     /// Holds a contribution back if the parameter's bucket is deferred. Returns whether it is.
@@ -134,7 +134,7 @@ impl WalkCosts {
             let Some(id) = value.role.param().filter(|_| value.requires_grad) else { continue };
             let bucket = &mut self.buckets[grads.bucket_of(id).index()];
             bucket.ready = self.done;
-            if at == 1 && matches!(rec.op, Op::Linear { .. }) {
+            if at == 1 && matches!(rec.op, Op::Linear(_)) {
                 bucket.products += forward;
             }
         }

@@ -11,12 +11,13 @@
 
 use super::cx::Cx;
 use super::leaf::GradLeaves;
-use super::memory::is_view;
 use super::program::{Phase, Rec};
 use super::sharded_buffer::ShardedBuffer;
 use crate::error::OpError;
-use crate::op::Op;
 use crate::op::value::{BucketId, Tensor};
+use crate::op::{
+    AllGather, AllReduceCopies, AllReduceShares, Allocate, GradAdd, Order, ReduceScatter, Release, Restore, Zero,
+};
 use smallvec::SmallVec;
 use tch::Tensor as Raw;
 
@@ -44,7 +45,7 @@ impl Cx<'_> {
             }
             if !unsharded || prefetched {
                 self.resident.borrow_mut().prefetched = None;
-                self.run_collective(Op::Order, &[])?;
+                self.run_collective(Order, &[])?;
                 self.prefetch_next_to(array, &needed)?;
             }
             let unsharded = &mut self.resident.borrow_mut().unsharded;
@@ -56,7 +57,7 @@ impl Cx<'_> {
 
     /// Notes that views of a value in an array lie in that array, too.
     pub(super) fn follow(&self, rec: &Rec) {
-        if self.leaves.sharded_buffers().is_empty() || !is_view(&rec.op) {
+        if self.leaves.sharded_buffers().is_empty() || !rec.op.row().is_view {
             return;
         }
         let mut resident = self.resident.borrow_mut();
@@ -94,15 +95,15 @@ impl Cx<'_> {
         };
         let buffers = self.leaves.sharded_buffers();
         if let Some(gone) = gone {
-            self.run_comm_op(Op::Release, &[&buffers[gone].whole])?;
+            self.run_comm_op(Release, &[&buffers[gone].whole])?;
         }
         let ShardedBuffer { whole, divided, shards, .. } = &buffers[array];
-        self.run_comm_op(Op::Allocate, &[whole])?;
+        self.run_comm_op(Allocate, &[whole])?;
         for (place, values) in shards {
-            self.run_comm_op(Op::Place, &[place, values])?;
+            self.run_comm_op(Restore, &[place, values])?;
         }
         if let Some(divided) = divided {
-            self.run_collective(Op::AllGather, &[divided])?;
+            self.run_collective(AllGather, &[divided])?;
         }
         self.resident.borrow_mut().unsharded.push_back(array);
         Ok(())
@@ -119,8 +120,8 @@ impl Cx<'_> {
                 return Ok(());
             }
         }
-        self.run_comm_op(Op::Allocate, &[&array.whole])?;
-        self.run_comm_op(Op::Zero, &[&array.whole])
+        self.run_comm_op(Allocate, &[&array.whole])?;
+        self.run_comm_op(Zero, &[&array.whole])
     }
 
     /// Begins to sum a complete bucket of sharded gradients over the ranks, and accumulates the sums of the bucket before it. Called by
@@ -130,10 +131,10 @@ impl Cx<'_> {
         self.accumulate_reduced(grads, last)?;
         let array = &grads.sharded_buffers()[bucket.index()];
         if let Some(divided) = &array.divided {
-            self.run_collective(Op::ReduceScatter, &[divided])?;
+            self.run_collective(ReduceScatter, &[divided])?;
         }
         if let Some(common) = &array.common {
-            self.run_collective(Op::AllReduceShares, &[common])?;
+            self.run_collective(AllReduceShares, &[common])?;
         }
         self.resident.borrow_mut().reducing = Some(bucket);
         Ok(())
@@ -144,14 +145,14 @@ impl Cx<'_> {
     pub fn accumulate_reduced(&self, grads: &dyn GradLeaves, last: bool) -> Result<(), OpError> {
         let Some(bucket) = self.resident.borrow_mut().reducing.take() else { return Ok(()) };
         let array = &grads.sharded_buffers()[bucket.index()];
-        self.run_collective(Op::Order, &[])?;
+        self.run_collective(Order, &[])?;
         for (place, sum) in &array.shards {
-            self.run_comm_op(Op::GradAdd, &[sum, place])?;
+            self.run_comm_op(GradAdd, &[sum, place])?;
         }
-        self.run_comm_op(Op::Release, &[&array.whole])?;
+        self.run_comm_op(Release, &[&array.whole])?;
         self.resident.borrow_mut().gradients[bucket.index()] = false;
         if last && self.has_replicas() {
-            self.run_collective(Op::AllReduceCopies, &array.shards().collect::<SmallVec<[&Raw; 2]>>())?;
+            self.run_collective(AllReduceCopies, &array.shards().collect::<SmallVec<[&Raw; 2]>>())?;
         }
         Ok(())
     }
@@ -165,10 +166,10 @@ impl Cx<'_> {
         };
         if !unsharded.is_empty() {
             // A prefetch may still be in flight.
-            self.run_collective(Op::Order, &[])?;
+            self.run_collective(Order, &[])?;
         }
         unsharded
             .into_iter()
-            .try_for_each(|array| self.run_comm_op(Op::Release, &[&self.leaves.sharded_buffers()[array].whole]))
+            .try_for_each(|array| self.run_comm_op(Release, &[&self.leaves.sharded_buffers()[array].whole]))
     }
 }

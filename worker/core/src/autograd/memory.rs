@@ -4,7 +4,6 @@
 //! reverse rules read lives as long as in a replay. Workspaces of kernels are not counted.
 
 use super::program::Program;
-use crate::op::Op;
 use crate::op::value::Role;
 
 impl Program {
@@ -14,7 +13,7 @@ impl Program {
         let mut owner: Vec<usize> = (0..self.values()).collect();
         let mut last = vec![0usize; self.values()];
         for (at, rec) in self.recs().iter().enumerate() {
-            let view = is_view(&rec.op);
+            let view = rec.op.row().is_view;
             for out in rec.outs() {
                 if view && let Some(source) = rec.ins.first() {
                     owner[out.index()] = owner[source.index()];
@@ -52,12 +51,4 @@ impl Program {
         }
         value.meta.numel().max(0).cast_unsigned() * value.meta.kind.elt_size_in_bytes() as u64
     }
-}
-
-/// Whether the results of an operation share its first operand's memory. A reshape counts as a view, although it may copy.
-pub(crate) fn is_view(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Reshape { .. } | Op::Permute { .. } | Op::Expand { .. } | Op::Narrow { .. } | Op::Split { .. } | Op::Detach
-    )
 }

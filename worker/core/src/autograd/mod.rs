@@ -33,7 +33,6 @@ pub use call::call;
 pub use cx::Cx;
 pub use executor::{Executor, Mode, Request, StepOutput};
 pub use leaf::{GradLeaves, Leaves};
-pub(crate) use memory::is_view;
 pub use observe::Observe;
 pub use plan::{ExecutedRecord, Observer, Plan, Unplannable};
 pub use program::{Phase, Program, Rec, ValMeta};

@@ -271,7 +271,7 @@ impl Plan {
         let alike: Vec<usize> = (0..recs.len()).filter(alike).collect();
         let before = self.steps.iter().filter(|step| step.eager).count();
         // Allocations and releases must be part of the graphs.
-        if matches!(recs[at].op, Op::Allocate | Op::Release) || before + alike.len() > EAGER_MAX {
+        if matches!(recs[at].op, Op::Allocate(_) | Op::Release(_)) || before + alike.len() > EAGER_MAX {
             return None;
         }
         alike.into_iter().for_each(|other| self.steps[other].eager = true);

@@ -112,7 +112,7 @@ impl Program {
     pub(crate) fn cost(&self, rec: &Rec) -> u64 {
         let ins: SmallVec<[&Meta; 4]> = rec.ins.iter().map(|v| &self.val(*v).meta).collect();
         let outs: SmallVec<[Meta; 2]> = rec.outs().map(|v| self.val(v).meta.clone()).collect();
-        (rec.op.row().flops)(&rec.op, &ins, &outs)
+        rec.op.flops(&ins, &outs)
     }
 
     /// Returns the canonical bytes: operations, attributes, shapes, kinds, roles, edges, kernels and scopes; no addresses, no device index.

@@ -4,9 +4,9 @@ use super::call::call;
 use super::cx::Cx;
 use super::program::Phase;
 use crate::error::OpError;
-use crate::op::Op;
 use crate::op::collective::Collectives;
 use crate::op::value::{BucketId, Tensor};
+use crate::op::{AllGather, AllReduce, AllReduceShares, AllReduceWait, Op, Order, ReduceScatter, Zero};
 use smallvec::SmallVec;
 
 impl Cx<'_> {
@@ -19,23 +19,23 @@ impl Cx<'_> {
         self.summed.set(self.summed.get() + 1);
         if let Some(bucket) = self.ending.take().filter(|_| self.flops_per_byte() > 0.0) {
             // Work that follows on the device sees the sums of the other buckets.
-            self.run_comm_op(Op::Order, &[])?;
+            self.run_comm_op(Order, &[])?;
             self.last.set(Some(bucket));
         }
-        self.run_collective(Op::AllReduce, &[flat])
+        self.run_collective(AllReduce, &[flat])
     }
 
     /// Sums a value of this step as [`Cx::all_reduce`] does.
     pub fn all_reduce_value(&self, value: &Tensor) -> Result<(), OpError> {
-        self.run_value_collective(Op::AllReduce, value)
+        self.run_value_collective(AllReduce, value)
     }
 
     /// Sums a value over the ranks that share the state with this one.
     pub fn all_reduce_shares(&self, value: &Tensor) -> Result<(), OpError> {
-        self.run_value_collective(Op::AllReduceShares, value)
+        self.run_value_collective(AllReduceShares, value)
     }
 
-    fn run_value_collective(&self, op: Op, value: &Tensor) -> Result<(), OpError> {
+    fn run_value_collective(&self, op: impl Into<Op>, value: &Tensor) -> Result<(), OpError> {
         if self.is_single_rank() {
             return Ok(());
         }
@@ -45,13 +45,13 @@ impl Cx<'_> {
     /// Begins to sum a flat array in place, divided into one equal part for each rank that shares the state; only this rank's part is
     /// valid afterwards. The sum is recorded unless there is only one rank. Called by the hook of [`Cx::backward`].
     pub fn reduce_scatter(&self, whole: &tch::Tensor) -> Result<(), OpError> {
-        self.run_collective(Op::ReduceScatter, &[whole])
+        self.run_collective(ReduceScatter, &[whole])
     }
 
     /// Begins to gather a flat array on every rank that shares the state, from the part that each of them holds. Recorded unless there
     /// is only one rank.
     pub fn all_gather(&self, whole: &tch::Tensor) -> Result<(), OpError> {
-        self.run_collective(Op::AllGather, &[whole])
+        self.run_collective(AllGather, &[whole])
     }
 
     /// Makes the results of all collectives begun so far visible to later operations. Recorded where the step pauses here
@@ -59,7 +59,7 @@ impl Cx<'_> {
     pub fn all_reduce_wait(&self) -> Result<(), OpError> {
         self.last.set(None);
         let pauses = self.collectives.is_some_and(Collectives::pauses);
-        if pauses { self.run_comm_op(Op::AllReduceWait, &[]) } else { Ok(()) }
+        if pauses { self.run_comm_op(AllReduceWait, &[]) } else { Ok(()) }
     }
 
     /// Returns the bucket whose sum may still be in flight while those of all others are complete, until [`Cx::all_reduce_wait`].
@@ -85,12 +85,12 @@ impl Cx<'_> {
     }
 
     /// Runs a collective over flat arrays. Recorded unless there is only one rank.
-    pub(super) fn run_collective(&self, op: Op, arrays: &[&tch::Tensor]) -> Result<(), OpError> {
+    pub(super) fn run_collective(&self, op: impl Into<Op>, arrays: &[&tch::Tensor]) -> Result<(), OpError> {
         if self.is_single_rank() { Ok(()) } else { self.run_comm_op(op, arrays) }
     }
 
     /// Records an operation on flat arrays in phase [`Phase::Comm`]: a collective, or one that changes their memory.
-    pub(super) fn run_comm_op(&self, op: Op, arrays: &[&tch::Tensor]) -> Result<(), OpError> {
+    pub(super) fn run_comm_op(&self, op: impl Into<Op>, arrays: &[&tch::Tensor]) -> Result<(), OpError> {
         let arrays: SmallVec<[Tensor; 2]> = arrays.iter().map(|raw| self.opt_state(raw.shallow_clone())).collect();
         self.in_phase(Phase::Comm, |cx| call(cx, op, &arrays.iter().collect::<SmallVec<[&Tensor; 2]>>()).map(|_| ()))
     }
@@ -107,7 +107,7 @@ impl Cx<'_> {
     /// Sets gradients to 0. The operation is recorded.
     pub fn zero<'t>(&self, arrays: impl Iterator<Item = &'t tch::Tensor>) -> Result<(), OpError> {
         let arrays: Vec<Tensor> = arrays.map(|raw| self.opt_state(raw.shallow_clone())).collect();
-        self.optim(|cx| call(cx, Op::Zero, &arrays.iter().collect::<Vec<_>>()).map(|_| ()))
+        self.optim(|cx| call(cx, Zero, &arrays.iter().collect::<Vec<_>>()).map(|_| ()))
     }
 }
 

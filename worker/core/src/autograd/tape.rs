@@ -12,10 +12,10 @@ use super::program::{Phase, Program, Rec};
 use super::tape_node::{TapeNode, Taped};
 use crate::backend::torch::safe::version;
 use crate::error::{HookError, OpError, OpErrorKind};
-use crate::op::Op;
-use crate::op::attr::{Axes, Into};
+use crate::op::attr::{Axes, GradDest};
 use crate::op::value::{BucketId, Meta, ParamId, Role, Tensor, Val};
 use crate::op::vjp::{Emit, Kept, RESULT_SLOT, Results, Vjp};
+use crate::op::{Binary, Cast, GradAdd, Ones, Op, Reshape};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 
@@ -83,7 +83,7 @@ impl PendingBuckets<'_, '_, '_> {
     fn add(&mut self, id: ParamId, slot: Tensor, gradient: Tensor) -> Result<(), OpError> {
         let [held, more] = [&slot, &gradient].map(Tensor::meta);
         if held.numel() > SMALL_MAX || held.kind != more.kind {
-            return call(self.cx, Op::GradAdd, &[&slot, &gradient]).map(|_| ());
+            return call(self.cx, GradAdd, &[&slot, &gradient]).map(|_| ());
         }
         // One batched addition may hold each parameter once only.
         if self.small.iter().any(|(known, ..)| *known == id) {
@@ -101,7 +101,7 @@ impl PendingBuckets<'_, '_, '_> {
             return Ok(());
         }
         let operands: Vec<&Tensor> = now.iter().flat_map(|(_, slot, gradient)| [slot, gradient]).collect();
-        call(self.cx, Op::GradAdd, &operands).map(|_| ())
+        call(self.cx, GradAdd, &operands).map(|_| ())
     }
 
     fn contributed(&mut self, id: ParamId) -> Result<(), OpError> {
@@ -182,9 +182,9 @@ impl Emit for Emitter<'_, '_> {
         self.cx.with_program(|p| p.val(val).meta.clone())
     }
 
-    fn storage(&self, val: Val) -> Result<Option<(Tensor, Into)>, OpError> {
+    fn storage(&self, val: Val) -> Result<Option<(Tensor, GradDest)>, OpError> {
         let Some(id) = self.param_of(val) else { return Ok(None) };
-        Ok(Some((self.slot(id)?, if self.begin(id) { Into::Write } else { Into::Add })))
+        Ok(Some((self.slot(id)?, if self.begin(id) { GradDest::Write } else { GradDest::Add })))
     }
 
     fn fail(&self, op: &Op, kind: OpErrorKind) -> OpError {
@@ -303,14 +303,14 @@ impl Cx<'_> {
         let meta = loss.meta();
         let shape = Axes::from_slice(&meta.shape);
         let Some(scale) = self.loss_scale.borrow().as_ref().map(tch::Tensor::shallow_clone) else {
-            let ones = Op::Ones { shape, kind: meta.kind, device: meta.device };
+            let ones = Ones { shape, kind: meta.kind, device: meta.device };
             return Ok(call(self, ones, &[])?.swap_remove(0));
         };
         let mut scale = self.leaf(scale, Role::OptState, false);
         if scale.kind() != meta.kind {
-            scale = call(self, Op::Cast { to: meta.kind }, &[&scale])?.swap_remove(0);
+            scale = call(self, Cast { to: meta.kind }, &[&scale])?.swap_remove(0);
         }
-        Ok(call(self, Op::Reshape { shape }, &[&scale])?.swap_remove(0))
+        Ok(call(self, Reshape { shape }, &[&scale])?.swap_remove(0))
     }
 
     /// Computes which values the loss reaches, how many contributions each parameter gets, and which weight gradients are deferred.
@@ -334,7 +334,7 @@ impl Cx<'_> {
             let mut pass = |reach: &mut Reach, rec: &Rec| {
                 if rec.outs().any(|v| reach.reached[v.0 as usize]) {
                     rec.ins.iter().for_each(|v| arrive(reach, *v));
-                    if let (Op::Linear { .. }, Some(id)) =
+                    if let (Op::Linear(_), Some(id)) =
                         (&rec.op, rec.ins.get(1).and_then(|w| program.val(*w).role.param()))
                     {
                         reach.products[id.index()] = true;
@@ -400,7 +400,7 @@ impl Cx<'_> {
             self.check_versions(&rec, &node.kept)?;
             let rule = rec.op.row().vjp.ok_or_else(|| self.fail(rec.op.name(), OpErrorKind::NotDifferentiable))?;
             let vjp = Vjp { emit: emitter, op: &rec.op, ins: &rec.ins, needs: &needs, kept: &node.kept, gouts: &gouts };
-            gradients = rule(&vjp)?;
+            gradients = rule(&rec.op, &vjp)?;
         }
         drop(node.kept);
         gradients.resize(rec.ins.len(), None);
@@ -439,7 +439,7 @@ impl Cx<'_> {
             let Some(rec) = p.recs().iter().rev().find(writes) else {
                 return "something outside the step, or through a view of it,".to_owned();
             };
-            let name = if let Op::Aten(call) = &rec.op { call.name() } else { rec.op.name() };
+            let name = if let Op::Aten(aten) = &rec.op { aten.0.name() } else { rec.op.name() };
             format!("{name} in \"{}\"", p.place(rec.scope))
         })
     }
@@ -458,7 +458,7 @@ impl Cx<'_> {
         }
         let slot = &mut slots[val.0 as usize];
         *slot = match (slot.take(), gradient) {
-            (Some(a), Some(b)) => Some(call(self, Op::Binary(crate::op::attr::Binary::Add), &[&a, &b])?.swap_remove(0)),
+            (Some(a), Some(b)) => Some(call(self, Binary::Add, &[&a, &b])?.swap_remove(0)),
             (a, b) => a.or(b),
         };
         Ok(())

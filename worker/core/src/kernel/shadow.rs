@@ -144,7 +144,7 @@ fn run_and_compare(
         wrong => wrong,
     };
     // Zeros are inconclusive, unless zeros were asked for.
-    if fault.is_none() && (matches!(op, Op::Zero) || !compare::all_zero(&effects(op, &plain, &plain_ins))?) {
+    if fault.is_none() && (matches!(op, Op::Zero(_)) || !compare::all_zero(&effects(op, &plain, &plain_ins))?) {
         let slow = clock.map_or(Ok(None), |clock| slow(clock, kernel, op, l, again))?;
         return Ok(match slow {
             Some(fault) => FirstUse::Slow(fault, outs),
@@ -218,6 +218,7 @@ fn answers(l: &Launch<'_>) -> bool {
 mod tests {
     use super::*;
     use crate::kernel::NoIntents;
+    use crate::op::Zero;
     use crate::op::row::Tolerance;
 
     #[test]
@@ -231,10 +232,10 @@ mod tests {
         };
         let endless = Tensor::zeros([1], (Kind::Float, Device::Cpu)).expand([1 << 46], false);
         let ins = [&endless];
-        let used = first_use(kernel, &Op::Zero, &Launch { ins: &ins }, OperandSignature(0), &NoIntents, None);
+        let used = first_use(kernel, &Op::Zero(Zero), &Launch { ins: &ins }, OperandSignature(0), &NoIntents, None);
         assert!(matches!(used, Ok(FirstUse::NoRoom)));
         let one = Tensor::ones([1], (Kind::Float, Device::Cpu));
-        let used = first_use(kernel, &Op::Zero, &Launch { ins: &[&one] }, OperandSignature(0), &NoIntents, None);
+        let used = first_use(kernel, &Op::Zero(Zero), &Launch { ins: &[&one] }, OperandSignature(0), &NoIntents, None);
         assert!(matches!(used, Ok(FirstUse::NotLaunched(OpErrorKind::Lost))));
     }
 }

@@ -122,7 +122,7 @@ fn kind_name(kind: Kind) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::attr::Unary;
+    use crate::op::{Reshape, Unary};
     use tch::Device;
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn attributes_of_any_length_take_part() {
-        let of = |shape: &[i64]| OperandSignature::of(&Op::Reshape { shape: shape.into() }, &[]);
+        let of = |shape: &[i64]| OperandSignature::of(&Reshape { shape: shape.into() }.into(), &[]);
         let all = [of(&[]), of(&[0]), of(&[0, 0]), of(&[1]), of(&[1, 0]), of(&[0, 1])];
         for (i, one) in all.iter().enumerate() {
             assert!(all[i + 1..].iter().all(|other| other != one), "variant {i}");

@@ -11,10 +11,6 @@ const ELEMENTS: usize = 1 << 18;
 /// Keeps a small operation on this thread while the returned guard lives. The choice depends only on the operation and its operands, so
 /// that sums have the same bits for every caller.
 pub(crate) fn keep_single_threaded(op: &Op, l: &Launch<'_>) -> Option<SingleThread> {
-    let is_product = matches!(
-        op,
-        Op::MatMul { .. } | Op::Linear { .. } | Op::LinearBackward { .. } | Op::Sdpa { .. } | Op::SdpaBackward { .. }
-    );
-    let is_ours = !is_product && l.ins.first()?.device() == Device::Cpu;
+    let is_ours = !op.row().is_product && l.ins.first()?.device() == Device::Cpu;
     (is_ours && l.ins.iter().map(|x| x.numel()).sum::<usize>() < ELEMENTS).then(SingleThread::begin)
 }

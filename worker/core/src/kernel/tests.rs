@@ -1,8 +1,8 @@
 //! Kernels that misbehave, each survived: what the manager returns, remembers and tells.
 
 use super::*;
-use crate::op::attr::{Binary, Unary};
 use crate::op::row::{Launched, Tolerance};
+use crate::op::{self, Binary, Unary};
 use enn_common::kernels::{COOL_DOWN_STEPS, Fault, KernelBook, Quarantined};
 use smallvec::smallvec;
 use std::cell::{Cell, RefCell};
@@ -255,7 +255,7 @@ fn what_is_written_in_place_is_put_right() {
     let manager = Manager::new(Settings::default(), vec![extra], Box::new(NoIntents)).unwrap();
     let sum = Tensor::ones([4], (Kind::Float, Device::Cpu));
     let more = Tensor::ones([4], (Kind::Float, Device::Cpu));
-    let (_, id) = tch::no_grad(|| manager.launch(&Op::GradAdd, &Launch { ins: &[&sum, &more] }).unwrap());
+    let (_, id) = tch::no_grad(|| manager.launch(&Op::GradAdd(op::GradAdd), &Launch { ins: &[&sum, &more] }).unwrap());
     assert_eq!((id, sum.double_value(&[0]), faults(&manager).len()), ("plain", 2.0, 1));
 }
 
@@ -324,7 +324,7 @@ fn a_replay_accuses_the_kernel_the_data_or_the_numbers() {
         let bisect = Bisect::new(&manager);
         let zeros = x.zeros_like();
         let made = bisect.launch(&Op::Binary(Binary::Add), &Launch { ins: &[x, &zeros] }).unwrap().0.remove(0);
-        bisect.launch(&Op::Where, &Launch { ins: &[&x.isfinite(), x, &zeros] }).unwrap();
+        bisect.launch(&Op::Where(op::Where), &Launch { ins: &[&x.isfinite(), x, &zeros] }).unwrap();
         bisect.launch(&EXP, &Launch { ins: &[&made] }).unwrap();
         bisect.finding([end], |record| if record == 2 { vec![Some(0)] } else { vec![None; 3] })
     };

@@ -22,63 +22,6 @@ impl From<f64> for F64Bits {
 /// A list of axes, sizes or a permutation.
 pub type Axes = SmallVec<[i64; 5]>;
 
-/// One-operand functions with one result of the same shape.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Unary {
-    /// −x
-    Neg,
-    Exp,
-    /// ln x
-    Log,
-    /// √x
-    Sqrt,
-    /// x²
-    Square,
-    /// |x|, gradient 0 at 0
-    Abs,
-    /// 1/x
-    Reciprocal,
-    /// max(x, 0), gradient 0 at 0
-    Relu,
-    /// x · sigmoid(x)
-    Silu,
-    /// x · Φ(x)
-    Gelu,
-    /// GELU by the tanh formula
-    GeluTanh,
-    /// 1/(1+e⁻ˣ)
-    Sigmoid,
-    /// tanh x
-    Tanh,
-    /// ln(1+eˣ), linear above 20
-    Softplus,
-}
-
-/// Two-operand functions with broadcasting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Binary {
-    /// a + b
-    Add,
-    Sub,
-    /// a · b
-    Mul,
-    /// a / b
-    Div,
-}
-
-/// Tests of a number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Test {
-    /// Neither NaN nor infinite.
-    Finite,
-    /// x ≥ bound
-    AtLeast(F64Bits),
-    /// x < bound
-    Below(F64Bits),
-}
-
 /// Direction of a retention scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dir {
@@ -136,7 +79,7 @@ impl Score {
 
 /// Destination of a weight's gradient in a reverse rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Into {
+pub enum GradDest {
     /// The gradient is not requested.
     Skip,
     /// The gradient is a new tensor.
@@ -147,7 +90,7 @@ pub enum Into {
     Write,
 }
 
-impl Into {
+impl GradDest {
     /// Whether the storage is an operand.
     pub fn is_storage(self) -> bool {
         matches!(self, Self::Add | Self::Write)

@@ -15,6 +15,17 @@ pub fn one(meta: Meta) -> Inferred {
     Ok(SmallVec::from_iter([meta]))
 }
 
+/// The rule of operations whose result has the shape and kind of a floating-point operand.
+pub fn same_shape<A>(_: &A, ins: &[&Meta]) -> Inferred {
+    float(0, ins[0])?;
+    one(ins[0].clone())
+}
+
+/// The rule of operations that have no result.
+pub fn nothing<A>(_: &A, _: &[&Meta]) -> Inferred {
+    Ok(Metas::new())
+}
+
 /// The position of an axis that may count from the end.
 pub fn axis(at: i64, rank: usize) -> Result<usize, OpErrorKind> {
     let wrapped = if at < 0 { at + rank as i64 } else { at };

@@ -1,8 +1,8 @@
-//! How an operation leaves the worker: the plain operations of [`enn_common::graph`] that compute the same. A row's way out is a
-//! function of this context, beside everything else that is known of the operation.
+//! How an operation is exported: as the plain operations of [`enn_common::graph`] that compute the same. A row's lowering is a function
+//! of this context.
 //!
-//! **Invariant:** only what has a way out is written; sizes that follow the batch come from the results' shapes, never from an
-//! operation's attributes, which hold the numbers of one recording.
+//! **Invariant:** sizes that follow the batch come from the results' shapes, never from an operation's attributes, which hold the
+//! numbers of one recording.
 
 use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, Id, Op as Plain, Unary, infer::GraphError};
 use smallvec::{SmallVec, smallvec};
@@ -13,7 +13,7 @@ pub type Lowered = Result<SmallVec<[Id; 2]>, LowerError>;
 
 /// Reason for which an operation cannot be exported, and the nearest operation that can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoWay {
+pub struct Unsupported {
     /// Reason, as part of a sentence.
     pub why: &'static str,
     /// Operation to use instead.
@@ -28,13 +28,13 @@ pub enum LowerError {
     Graph(#[from] GraphError),
     /// The operation cannot be exported.
     #[error("{}", .0.why)]
-    No(NoWay),
+    No(Unsupported),
 }
 
 impl LowerError {
     /// Creates an error with the reason and the operation to use instead.
     pub const fn no(why: &'static str, instead: &'static str) -> Self {
-        Self::No(NoWay { why, instead })
+        Self::No(Unsupported { why, instead })
     }
 
     /// Returns the operation to use instead.
@@ -232,6 +232,6 @@ pub fn only(id: Id) -> Lowered {
 }
 
 /// Returns the operand unchanged.
-pub fn itself(_: &super::Op, l: &mut Lower<'_>) -> Lowered {
+pub fn itself<A>(_: &A, l: &mut Lower<'_>) -> Lowered {
     only(l.at(0))
 }

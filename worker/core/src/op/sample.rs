@@ -48,12 +48,18 @@ pub struct Sample {
 
 /// A small deterministic generator for sizes.
 #[derive(Debug, Clone)]
-pub struct Draw(u64);
+pub struct SampleRng(u64);
 
-impl Draw {
+impl SampleRng {
     /// Starts from a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
+    }
+
+    /// Returns a size in 2..=4 and another one in 5..=7.
+    pub fn sizes(&mut self) -> (i64, i64) {
+        let small = self.size(2, 4);
+        (small, self.size(5, 7))
     }
 
     /// A size in lo..=hi.
@@ -101,6 +107,6 @@ impl Operand {
 }
 
 /// A call from its parts.
-pub fn sample(op: Op, ins: impl IntoIterator<Item = Operand>) -> Sample {
-    Sample { op, ins: ins.into_iter().collect() }
+pub fn sample(op: impl Into<Op>, ins: impl IntoIterator<Item = Operand>) -> Sample {
+    Sample { op: op.into(), ins: ins.into_iter().collect() }
 }

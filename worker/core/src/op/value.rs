@@ -93,6 +93,13 @@ impl Meta {
         Self { shape: shape.into(), kind: self.kind, device: self.device }
     }
 
+    /// Returns the meta with another size of an axis.
+    pub fn with_size(&self, axis: usize, size: i64) -> Self {
+        let mut made = self.clone();
+        made.shape[axis] = size;
+        made
+    }
+
     pub fn numel(&self) -> i64 {
         self.shape.iter().product()
     }

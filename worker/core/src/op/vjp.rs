@@ -4,9 +4,9 @@
 //! **Invariant:** a rule computes nothing itself; it emits operations, so that the backward pass is recorded like the
 //! forward pass.
 
-use super::Op;
-use super::attr::{Axes, Into};
+use super::attr::{Axes, GradDest};
 use super::value::{Meta, Shape, Tensor, Val};
+use super::{Op, SumTo, Zeros};
 use crate::error::{OpError, OpErrorKind};
 use smallvec::{SmallVec, smallvec};
 
@@ -23,7 +23,7 @@ pub trait Emit {
     /// Returns shape, kind and device of a value.
     fn meta(&self, val: Val) -> Meta;
     /// The gradient storage of a value that is a parameter, and whether it is added to or written.
-    fn storage(&self, val: Val) -> Result<Option<(Tensor, Into)>, OpError>;
+    fn storage(&self, val: Val) -> Result<Option<(Tensor, GradDest)>, OpError>;
     /// An error at the place of the node.
     fn fail(&self, op: &Op, kind: OpErrorKind) -> OpError;
 }
@@ -50,9 +50,9 @@ pub struct Vjp<'a> {
 pub(crate) const RESULT_SLOT: u8 = 16;
 
 impl Vjp<'_> {
-    /// The operation being reversed.
-    pub fn op(&self) -> &Op {
-        self.op
+    /// An error at the place of the operation being reversed.
+    pub fn fail(&self, kind: OpErrorKind) -> OpError {
+        self.emit.fail(self.op, kind)
     }
 
     /// Returns the number of operands.
@@ -80,7 +80,7 @@ impl Vjp<'_> {
             .iter()
             .find(|k| k.slot == slot)
             .map(|k| &k.tensor)
-            .ok_or_else(|| self.emit.fail(self.op, OpErrorKind::Unsaved { slot }))
+            .ok_or_else(|| self.fail(OpErrorKind::Unsaved { slot }))
     }
 
     /// Meta of operand `i`.
@@ -100,23 +100,22 @@ impl Vjp<'_> {
 
     /// Gradient of the first result. A rule runs only when some result has one; operations with one result use this.
     pub fn g(&self) -> Result<&Tensor, OpError> {
-        self.gout(0).ok_or_else(|| self.emit.fail(self.op, OpErrorKind::NotDifferentiable))
+        self.gout(0).ok_or_else(|| self.fail(OpErrorKind::NotDifferentiable))
     }
 
     /// Gradient storage of operand `i` if it is a parameter that asks for a gradient, and whether to add to it or write it.
-    pub fn storage(&self, i: usize) -> Result<Option<(Tensor, Into)>, OpError> {
+    pub fn storage(&self, i: usize) -> Result<Option<(Tensor, GradDest)>, OpError> {
         if self.needs(i) { self.emit.storage(self.ins[i]) } else { Ok(None) }
     }
 
     /// Emits an operation with one result.
-    pub fn call(&self, op: Op, ins: &[&Tensor]) -> Result<Tensor, OpError> {
-        let mut outs = self.emit.emit(op, ins)?;
-        Ok(outs.swap_remove(0))
+    pub fn call(&self, op: impl Into<Op>, ins: &[&Tensor]) -> Result<Tensor, OpError> {
+        Ok(self.call_all(op, ins)?.swap_remove(0))
     }
 
     /// Emits an operation with any number of results.
-    pub fn call_all(&self, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
-        self.emit.emit(op, ins)
+    pub fn call_all(&self, op: impl Into<Op>, ins: &[&Tensor]) -> Result<Results, OpError> {
+        self.emit.emit(op.into(), ins)
     }
 
     /// `g` reduced to `shape` by summing what broadcasting repeated.
@@ -124,12 +123,17 @@ impl Vjp<'_> {
         if g.shape() == shape {
             return Ok(g);
         }
-        self.call(Op::SumTo { shape: Axes::from_slice(shape) }, &[&g])
+        self.call(SumTo { shape: Axes::from_slice(shape) }, &[&g])
+    }
+
+    /// The gradient of operand `i` from one of the shape that it was broadcast to.
+    pub fn fit(&self, i: usize, g: Tensor) -> Result<Option<Tensor>, OpError> {
+        self.unbroadcast(g, &self.shape(i)).map(Some)
     }
 
     /// Zeros like operand-shaped `meta`.
     pub fn zeros(&self, meta: &Meta) -> Result<Tensor, OpError> {
-        self.call(Op::Zeros { shape: meta.shape.clone(), kind: meta.kind, device: meta.device }, &[])
+        self.call(Zeros { shape: meta.shape.clone(), kind: meta.kind, device: meta.device }, &[])
     }
 }
 

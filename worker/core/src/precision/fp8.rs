@@ -2,10 +2,10 @@
 
 use super::autocast::Fp8;
 use crate::error::OpErrorKind;
-use crate::op::Op;
-use crate::op::fp8::{ALIGN, FORWARD, GRADIENT, as_matrix};
+use crate::op::low_precision::{ALIGN, FORWARD, GRADIENT, as_matrix};
 use crate::op::row::Launch;
 use crate::op::value::Meta;
+use crate::op::{Op, Quantize, ScaledMm};
 use tch::{Device, Kind, Tensor};
 
 /// Largest relative error (Frobenius norm) that the self-test accepts. Rounding to 2 mantissa bits alone gives about 0.06.
@@ -37,7 +37,7 @@ pub fn self_test(device: Device) -> Result<f64, OpErrorKind> {
         let bias = if bias { Some(pattern(1, outputs, 2.1, device)?.f_view([outputs])?) } else { None };
         let qa = quantise(&a, kind)?;
         let qb = quantise(&b, FORWARD)?;
-        let op = Op::ScaledMm { out: Kind::BFloat16, bias: bias.is_some(), fast: false };
+        let op = Op::from(ScaledMm { out: Kind::BFloat16, bias: bias.is_some(), fast: false });
         let low = bias.as_ref().map(|bias| bias.f_to_kind(Kind::BFloat16)).transpose()?;
         let ins: Vec<&Tensor> = [&qa[0], &qb[0], &qa[2], &qb[2]].into_iter().chain(low.as_ref()).collect();
         let launch = Launch { ins: &ins };
@@ -55,7 +55,7 @@ pub fn self_test(device: Device) -> Result<f64, OpErrorKind> {
 }
 
 fn quantise(x: &Tensor, to: Kind) -> Result<crate::backend::Outs, OpErrorKind> {
-    let op = Op::Quantize { to };
+    let op = Op::from(Quantize { to });
     (op.row().launch)(&op, &Launch { ins: &[x] })
 }
 

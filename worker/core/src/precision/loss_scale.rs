@@ -6,7 +6,7 @@
 //! gradients, so a value that is not finite on one rank shows on every rank, and equal flags make equal
 //! scales.
 
-use crate::op::mixed::SCALE_MIN;
+use crate::op::low_precision::scale_update::SCALE_MIN;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// Settings of the dynamic loss scale.

@@ -16,9 +16,10 @@ mod policy;
 mod support;
 
 pub use crate::backend::torch::safe::allow_tf32;
+pub use crate::op::row::Class;
 pub use autocast::{Autocast, FP8_SIDE_MIN, Fp8};
 pub use cooldown::{COOLDOWN_STEPS, Cooldown};
 pub use decide::{Format, FormatChoice, MARGIN, Reason, Support, choose, largest_standardised};
 pub use loss_scale::{LossScale, ScaleSettings};
-pub use policy::{Class, castable, class, target};
+pub use policy::{castable, target};
 pub use support::support;

@@ -3,7 +3,7 @@
 
 use crate::backend::graph::synchronize;
 use crate::error::OpErrorKind;
-use crate::op::{Op, fp8, row::Launch};
+use crate::op::{Op, ScaledMm, low_precision::FORWARD, row::Launch};
 use enn_common::profile::{Ceiling, NumberKind};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -61,10 +61,10 @@ fn product(device: Device, kind: Kind) -> Result<f64, OpErrorKind> {
 /// Measures a product of 8-bit matrices with the kernel that the training uses. Returns `None` where there is only the plain
 /// reference, which computes in f32.
 fn product_of_8_bits(device: Device) -> Result<Option<f64>, OpErrorKind> {
-    let matrix = Tensor::f_ones([side(device), side(device)], (Kind::Float, device))?.f_to_kind(fp8::FORWARD)?;
+    let matrix = Tensor::f_ones([side(device), side(device)], (Kind::Float, device))?.f_to_kind(FORWARD)?;
     let scale = Tensor::from(1.0_f32).f_to_device(device)?;
     let launch = Launch { ins: &[&matrix, &matrix, &scale, &scale] };
-    let op = Op::ScaledMm { out: Kind::BFloat16, bias: false, fast: true };
+    let op = Op::from(ScaledMm { out: Kind::BFloat16, bias: false, fast: true });
     let kernel = op.row().kernels.iter().find(|kernel| (kernel.fits)(&op, &launch).is_ok());
     let Some(kernel) = kernel else { return Ok(None) };
     let seconds = best(device, || (kernel.launch)(&op, &launch).map(|_| ()))?;

@@ -1,8 +1,8 @@
 //! Costs of operations, added up by operation, kernel and kind of numbers.
 
 use super::timing::Spans;
-use crate::autograd::{Program, Rec, Val, is_view};
-use crate::op::Op;
+use crate::autograd::{Program, Rec, Val};
+use crate::op::row::Traffic;
 use enn_common::profile::{Ceiling, NumberKind, OpCost, ROOFLINE_VERSION, Roofline};
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Kind};
@@ -69,7 +69,8 @@ fn number_kind(program: &Program, rec: &Rec) -> NumberKind {
 /// Returns the least number of bytes to move: operands once, operands that are read and written twice, results once.
 fn bytes(program: &Program, rec: &Rec) -> u64 {
     // A collective overlaps with later operations, so its time does not follow from its bytes.
-    if is_view(&rec.op) || rec.op.is_collective() {
+    let row = rec.op.row();
+    if row.is_view || row.collective.is_some() {
         return 0;
     }
     let size = |val: Val| {
@@ -77,14 +78,11 @@ fn bytes(program: &Program, rec: &Rec) -> u64 {
         meta.numel().max(0).cast_unsigned() * meta.kind.elt_size_in_bytes() as u64
     };
     let made: u64 = rec.outs().map(size).sum();
-    let moved = |(i, val): (usize, &Val)| match rec.op {
-        // These change the memory but do not access it.
-        Op::Allocate | Op::Release => 0,
-        // These write without reading.
-        Op::Zero | Op::CastInto | Op::Place => size(*val),
-        // Only the selected rows of a table are read.
-        Op::Embedding | Op::IndexSelect { .. } if i == 0 => size(*val).min(made),
-        _ => size(*val) * if rec.op.writes(i) { 2 } else { 1 },
+    let moved = |(i, val): (usize, &Val)| match row.traffic {
+        Traffic::Nothing => 0,
+        Traffic::Overwritten => size(*val),
+        Traffic::Selected if i == 0 => size(*val).min(made),
+        Traffic::Selected | Traffic::Whole => size(*val) * if rec.op.writes(i) { 2 } else { 1 },
     };
     rec.ins.iter().enumerate().map(moved).sum::<u64>() + made
 }

@@ -2,15 +2,15 @@
 
 use super::timing::{Span, Spans};
 use super::*;
-use crate::autograd::{Cx, Tensor, call, is_view};
+use crate::autograd::{Cx, Tensor, call};
 use crate::functional;
 use crate::op::{
-    Op,
+    self, Op,
     collective::Unasked,
-    fp8,
+    low_precision,
     row::Launch,
     rows,
-    sample::{Draw, Fill},
+    sample::{Fill, SampleRng},
 };
 use crate::params::{ParamBuilder, Params};
 use enn_common::profile::{Ceiling, NumberKind, OpCost, Roofline};
@@ -120,7 +120,7 @@ fn costs(compute: impl FnOnce(&Cx<'_>)) -> Vec<OpCost> {
     costs.table(Device::Cpu, Ceiling { flops_per_s: [].into(), bytes_per_s: 1.0 }).ops
 }
 
-fn run(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Vec<Tensor> {
+fn run(cx: &Cx<'_>, op: impl Into<Op>, ins: &[&Tensor]) -> Vec<Tensor> {
     call(cx, op, ins).unwrap().into_iter().collect()
 }
 
@@ -130,20 +130,20 @@ fn what_moves_memory_counts_its_bytes_and_views_count_none() {
         let floats = |shape: &[i64]| cx.input(Raw::ones(shape, (Kind::Float, Device::Cpu)));
         let table = floats(&[100, 4]);
         let ids = cx.input(Raw::zeros([3], (Kind::Int64, Device::Cpu)));
-        run(cx, Op::Embedding, &[&table, &ids]);
-        run(cx, Op::IndexSelect { axis: 0 }, &[&table, &ids]);
-        run(cx, Op::Cast { to: Kind::BFloat16 }, &[&table]);
-        run(cx, Op::Cat { axis: 0 }, &[&table, &floats(&[1, 4])]);
-        run(cx, Op::Flip { axis: 1 }, &[&table]);
-        run(cx, Op::Dilate { segment: 2, dilation: 1 }, &[&floats(&[1, 4, 1, 2])]);
-        run(cx, Op::Zeros { shape: smallvec![5], kind: Kind::Float, device: Device::Cpu }, &[]);
-        run(cx, Op::GradAdd, &[&floats(&[7]), &floats(&[7])]);
-        run(cx, Op::Place, &[&floats(&[6]), &floats(&[6])]);
-        run(cx, Op::Zero, &[&floats(&[8])]);
-        run(cx, Op::Permute { axes: smallvec![1, 0] }, &[&table]);
-        run(cx, Op::Narrow { axis: 0, start: 1, len: 2 }, &[&table]);
-        run(cx, Op::Split { axis: 0, sizes: smallvec![60, 40] }, &[&table]);
-        run(cx, Op::Detach, &[&table]);
+        run(cx, op::Embedding, &[&table, &ids]);
+        run(cx, op::IndexSelect { axis: 0 }, &[&table, &ids]);
+        run(cx, op::Cast { to: Kind::BFloat16 }, &[&table]);
+        run(cx, op::Cat { axis: 0 }, &[&table, &floats(&[1, 4])]);
+        run(cx, op::Flip { axis: 1 }, &[&table]);
+        run(cx, op::Dilate { segment: 2, dilation: 1 }, &[&floats(&[1, 4, 1, 2])]);
+        run(cx, op::Zeros { shape: smallvec![5], kind: Kind::Float, device: Device::Cpu }, &[]);
+        run(cx, op::GradAdd, &[&floats(&[7]), &floats(&[7])]);
+        run(cx, op::Restore, &[&floats(&[6]), &floats(&[6])]);
+        run(cx, op::Zero, &[&floats(&[8])]);
+        run(cx, op::Permute { axes: smallvec![1, 0] }, &[&table]);
+        run(cx, op::Narrow { axis: 0, start: 1, len: 2 }, &[&table]);
+        run(cx, op::Split { axis: 0, sizes: smallvec![60, 40] }, &[&table]);
+        run(cx, op::Detach, &[&table]);
     });
     let expected = [
         // Rows read and written, and their numbers: the table is larger.
@@ -178,10 +178,10 @@ fn views_are_what_libtorch_answers_without_a_copy() {
         Fill::Bool => Raw::ones(shape, (Kind::Bool, Device::Cpu)),
         Fill::Normal | Fill::Between(..) => Raw::ones(shape, (Kind::Float, Device::Cpu)),
     };
-    let mut draw = Draw::new(5);
+    let mut draw = SampleRng::new(5);
     for sample in rows().flat_map(|row| (row.samples)(&mut draw)) {
         let empty = sample.ins.iter().any(|operand| operand.shape.contains(&0));
-        if empty || matches!(sample.op, Op::Reshape { .. }) {
+        if empty || matches!(sample.op, Op::Reshape(_)) {
             continue;
         }
         let ins: Vec<Raw> = sample.ins.iter().map(|operand| fill(operand.fill, &operand.shape)).collect();
@@ -192,7 +192,7 @@ fn views_are_what_libtorch_answers_without_a_copy() {
             let bytes = whole.numel() * whole.kind().elt_size_in_bytes();
             (place(whole)..place(whole) + bytes).contains(&place(made))
         };
-        assert_eq!(is_view(&sample.op), ins.iter().any(inside), "{:?}", sample.op);
+        assert_eq!(sample.op.row().is_view, ins.iter().any(inside), "{:?}", sample.op);
     }
 }
 
@@ -201,10 +201,10 @@ fn costs_are_kept_apart_by_the_kind_of_the_operands() {
     let costs = costs(|cx| {
         let square = |kind| cx.input(Raw::ones([16, 16], (Kind::Float, Device::Cpu)).to_kind(kind));
         for kind in [Kind::Float, Kind::BFloat16, Kind::Double] {
-            run(cx, Op::MatMul { ta: false, tb: false }, &[&square(kind), &square(kind)]);
+            run(cx, op::MatMul { ta: false, tb: false }, &[&square(kind), &square(kind)]);
         }
-        let made = run(cx, Op::Quantize { to: fp8::FORWARD }, &[&square(Kind::Float)]);
-        let op = Op::ScaledMm { out: Kind::Float, bias: false, fast: false };
+        let made = run(cx, op::Quantize { to: low_precision::FORWARD }, &[&square(Kind::Float)]);
+        let op = Op::ScaledMm(op::ScaledMm { out: Kind::Float, bias: false, fast: false });
         run(cx, op, &[&made[0], &made[0], &made[2], &made[2]]);
     });
     let kinds = |name: &str| -> BTreeSet<NumberKind> {
@@ -229,15 +229,15 @@ fn every_collective_is_in_flight_until_something_waits_for_it() {
     let mut cx = Cx::train(&params, 0, 0);
     cx.set_collectives(&Unasked(2));
     let array = cx.input(Raw::ones([2], (Kind::Float, Device::Cpu)));
-    let begun = |op| run(&cx, op, &[&array]);
-    begun(Op::ReduceScatter);
-    begun(Op::AllReduceShares);
-    run(&cx, Op::Order, &[]);
-    begun(Op::AllReduceCopies);
-    begun(Op::AllGather);
-    run(&cx, Op::Order, &[]);
-    begun(Op::AllReduce);
-    run(&cx, Op::AllReduceWait, &[]);
+    let begun = |op: Op| run(&cx, op, &[&array]);
+    begun(op::ReduceScatter.into());
+    begun(op::AllReduceShares.into());
+    run(&cx, op::Order, &[]);
+    begun(op::AllReduceCopies.into());
+    begun(op::AllGather.into());
+    run(&cx, op::Order, &[]);
+    begun(op::AllReduce.into());
+    run(&cx, op::AllReduceWait, &[]);
     let mut trace = Trace::new(0);
     cx.with_program(|program| trace.add(0, program, &spans(program)));
     let trace = trace.json();

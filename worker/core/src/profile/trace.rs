@@ -72,11 +72,11 @@ impl Trace {
         let mut flying: Vec<usize> = Vec::new();
         for (at, (rec, spans_of)) in recs.iter().zip(spans).enumerate() {
             let ended = match rec.op {
-                Op::AllReduceWait => std::mem::take(&mut flying),
-                Op::Order => {
+                Op::AllReduceWait(_) => std::mem::take(&mut flying),
+                Op::Order(_) => {
                     // Sums over replicas are completed by a wait only.
                     let (across, ended) =
-                        flying.into_iter().partition(|begun| matches!(recs[*begun].op, Op::AllReduceCopies));
+                        flying.into_iter().partition(|begun| matches!(recs[*begun].op, Op::AllReduceCopies(_)));
                     flying = across;
                     ended
                 }

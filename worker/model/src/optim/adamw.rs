@@ -17,7 +17,7 @@ use enn_core::{
     autograd::{Cx, Tensor, call},
     error::OpError,
     functional,
-    op::{Op, attr::Unary},
+    op::{AdamW as Update, CastInto, GlobalNorm, StepScalars, Unary},
     params::{BucketId, GradBuckets, Group, Share},
 };
 use std::collections::BTreeMap;
@@ -181,7 +181,7 @@ impl AdamW {
             let (b1, b2) = self.settings.betas;
             let decay = self.settings.weight_decay.into();
             let clip = self.settings.clip.into();
-            let scalars = Op::StepScalars { beta1: b1.into(), beta2: b2.into(), decay, clip };
+            let scalars = StepScalars { beta1: b1.into(), beta2: b2.into(), decay, clip };
             let mut made = call(cx, scalars, &[norm, count, rate, &state(&self.steps), &state(&self.skipped)])?;
             let taken = made.swap_remove(2);
             let grad_norm = made.swap_remove(1);
@@ -211,7 +211,7 @@ impl AdamW {
             }
             let decays = self.pieces.iter().map(|piece| i64::from(piece.decays)).collect();
             let average = average.map(|average| average.decay().into());
-            call(cx, Op::AdamW { eps: EPS.into(), decays, shadows, average }, &ins.iter().collect::<Vec<_>>())?;
+            call(cx, Update { eps: EPS.into(), decays, shadows, average }, &ins.iter().collect::<Vec<_>>())?;
             Ok(StepStats { grad_norm, taken })
         })?;
         if !self.shared.is_empty() {
@@ -263,7 +263,7 @@ impl AdamW {
             cx.optim(|cx| {
                 let copy = cx.opt_state(copy.shallow_clone());
                 let slab = cx.opt_state(slab.shallow_clone());
-                call(cx, Op::CastInto, &[&copy, &slab])
+                call(cx, CastInto, &[&copy, &slab])
             })?;
         }
         Ok(())
@@ -354,12 +354,12 @@ impl AdamW {
 fn norm<'t>(cx: &Cx, before: Option<&Tensor>, parts: impl Iterator<Item = &'t Raw>) -> Result<Tensor, OpError> {
     cx.optim(|cx| {
         let parts: Vec<Tensor> = parts.map(|raw| cx.opt_state(raw.shallow_clone())).collect();
-        Ok(call(cx, Op::GlobalNorm, &before.into_iter().chain(&parts).collect::<Vec<_>>())?.swap_remove(0))
+        Ok(call(cx, GlobalNorm, &before.into_iter().chain(&parts).collect::<Vec<_>>())?.swap_remove(0))
     })
 }
 
 fn unary(cx: &Cx, op: Unary, value: &Tensor) -> Result<Tensor, OpError> {
-    cx.optim(|cx| Ok(call(cx, Op::Unary(op), &[value])?.swap_remove(0)))
+    cx.optim(|cx| Ok(call(cx, op, &[value])?.swap_remove(0)))
 }
 
 /// Returns the weights by bucket with the parts that the ranks update separately; empty when this rank updates

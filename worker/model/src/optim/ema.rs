@@ -13,7 +13,7 @@ use enn_core::{
     autograd::{Cx, Tensor, call},
     backend::duplicate,
     error::OpError,
-    op::Op,
+    op::Average,
 };
 use std::collections::BTreeMap;
 use tch::{Device, Kind, TchError, Tensor as Raw};
@@ -51,7 +51,7 @@ impl Ema {
             for (average, weights) in self.averages.iter().zip(&kept) {
                 ins.extend([state(average), state(weights)]);
             }
-            call(cx, Op::Average { decay: self.decay.into() }, &ins.iter().collect::<Vec<_>>())?;
+            call(cx, Average { decay: self.decay.into() }, &ins.iter().collect::<Vec<_>>())?;
             Ok(())
         })
     }

@@ -7,9 +7,10 @@ use enn_worker::backend::torch::safe::{ARGS, AnyOp, Argument};
 use enn_worker::error::OpError;
 use enn_worker::functional as f;
 use enn_worker::kernel::FirstFit;
-use enn_worker::op::Op;
-use enn_worker::op::aten::{AtenArg, AtenCall, ROWS};
-use enn_worker::op::sample::{Draw, Sample};
+use enn_worker::op::aten::{AtenArg, AtenCall};
+use enn_worker::op::row::Operation;
+use enn_worker::op::sample::{Sample, SampleRng};
+use enn_worker::op::{self, Op};
 use enn_worker::params::ParamBuilder;
 use tch::{Device, Kind, Tensor};
 
@@ -140,8 +141,10 @@ fn gradients_are_libtorchs(
 
 #[test]
 fn the_samples_are_all_there() {
-    let samples = (ROWS[0].samples)(&mut Draw::new(1));
-    let name = |sample: &Sample| if let Op::Aten(call) = &sample.op { call.name().to_owned() } else { String::new() };
+    let samples = (op::Aten::ROW.samples)(&mut SampleRng::new(1));
+    let name = |sample: &Sample| {
+        if let Op::Aten(op::Aten(call)) = &sample.op { call.name().to_owned() } else { String::new() }
+    };
     let names: Vec<String> = samples.iter().map(name).collect();
     assert_eq!(names, ["aten::cumsum", "aten::cumsum", "aten::cumsum", "aten::convolution", "aten::hstack"]);
 }

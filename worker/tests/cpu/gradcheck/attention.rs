@@ -1,10 +1,10 @@
 //! Attention kernels against the plain reference, on every device there is, and that each forward goes with each backward.
 
 use crate::gradcheck::operands::distance;
-use enn_worker::op::Op;
 use enn_worker::op::attr::{Score, Structural};
 use enn_worker::op::row::{Kernel, Launch};
 use enn_worker::op::value::Meta;
+use enn_worker::op::{self, Op};
 use tch::{Device, Kind, Tensor};
 
 const DILATED: Structural = Structural::Dilated { window: 9, dilation: 3, causal: true };
@@ -61,8 +61,8 @@ fn attention_kernels_equal_the_reference_and_share_what_they_save() {
                 2 => Some(Tensor::randn([b, n], (Kind::Double, device)).to_kind(kind)),
                 _ => None,
             };
-            let forward = Op::Sdpa { mask, bias: bias.is_some(), score };
-            let backward = Op::SdpaBackward { mask, bias: bias.is_some(), dbias: false, score };
+            let forward = Op::Sdpa(op::Sdpa { mask, bias: bias.is_some(), score });
+            let backward = Op::SdpaBackward(op::SdpaBackward { mask, bias: bias.is_some(), dbias: false, score });
             let ins: Vec<&Tensor> = [&q, &k, &v].into_iter().chain(&bias).collect();
             let plain = (forward.row().launch)(&forward, &Launch { ins: &ins }).unwrap();
             let saved = |out: &Tensor, lse: &Tensor| {
@@ -106,8 +106,8 @@ fn what_a_kernel_does_not_know_it_refuses() {
     let capped = Score { cap: Some(30.0.into()), alibi: false };
     let alibi = Score { cap: None, alibi: true };
     let fit = |mask, score| {
-        let op = Op::Sdpa { mask, bias: false, score };
-        let back = Op::SdpaBackward { mask, bias: false, dbias: false, score };
+        let op = Op::Sdpa(op::Sdpa { mask, bias: false, score });
+        let back = Op::SdpaBackward(op::SdpaBackward { mask, bias: false, dbias: false, score });
         let forward = fitting(op.row().kernels, &op, &[&q, &k, &v]).len();
         (forward, fitting(back.row().kernels, &back, &[&g, &q, &k, &v, &out, &lse]).len())
     };
@@ -122,7 +122,7 @@ fn what_a_kernel_does_not_know_it_refuses() {
 fn numbers_that_mean_nothing_are_refused() {
     let meta = |tokens: i64| Meta::of(&Tensor::zeros([1, 2, tokens, 8], (Kind::Float, Device::Cpu)));
     let shape = |mask, score, keys| {
-        let op = Op::Sdpa { mask, bias: false, score };
+        let op = Op::Sdpa(op::Sdpa { mask, bias: false, score });
         (op.row().shape)(&op, &[&meta(8), &meta(keys), &meta(keys)]).map(|_| ()).map_err(|error| error.to_string())
     };
     let cap = |cap: f64| Score { cap: Some(cap.into()), alibi: false };
@@ -149,7 +149,7 @@ fn a_window_wider_than_all_tokens_hides_nothing() {
     let tokens = || Tensor::randn([1, 2, 9, 4], (Kind::Double, Device::Cpu));
     let ins = [tokens(), tokens(), tokens()];
     let run = |mask| {
-        let op = Op::Sdpa { mask, bias: false, score: Score::PLAIN };
+        let op = Op::Sdpa(op::Sdpa { mask, bias: false, score: Score::PLAIN });
         (op.row().launch)(&op, &Launch { ins: &[&ins[0], &ins[1], &ins[2]] }).unwrap().swap_remove(0)
     };
     let wide = |causal| Structural::Dilated { window: i64::MAX, dilation: 1, causal };

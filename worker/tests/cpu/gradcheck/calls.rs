@@ -1,10 +1,10 @@
 //! Calls of operations that no sample leads to: the optimizer's, those that write to storage or take operands of several kinds, those
 //! of 8 bits, and libtorch's own.
 
-use enn_worker::op::Op;
 use enn_worker::op::aten::{AtenArg, AtenCall};
-use enn_worker::op::attr::Into;
+use enn_worker::op::attr::GradDest;
 use enn_worker::op::row::Launch;
+use enn_worker::op::{self, Op};
 use smallvec::smallvec;
 use tch::{Device, Kind, Tensor};
 
@@ -33,51 +33,54 @@ fn storage() -> Vec<Call> {
     let flat = float(&[8]);
     let products = || vec![float(&[2, 4, 5]), float(&[2, 4, 3]), float(&[5, 3])];
     let storages = |arrays: &[&[i64]]| products().into_iter().chain(arrays.iter().map(|shape| float(shape))).collect();
-    let backward = |dx, dw, db| Op::LinearBackward { dx, dw, db };
+    let backward = |dx, dw, db| Op::LinearBackward(op::LinearBackward { dx, dw, db });
     vec![
-        (Op::GradAdd, vec![float(&[3, 5]), float(&[3, 5])]),
-        (Op::GradAdd, vec![float(&[3, 5]), float(&[3, 5]), float(&[7]), float(&[7])]),
-        (backward(true, Into::Add, Into::Write), storages(&[&[5, 3], &[5]])),
-        (backward(false, Into::Write, Into::Skip), storages(&[&[5, 3]])),
-        (backward(true, Into::Skip, Into::New), products()),
-        (Op::Place, vec![float(&[6]), float(&[6])]),
-        (Op::Release, vec![flat.shallow_clone()]),
-        (Op::Allocate, vec![flat]),
-        (Op::CastInto, vec![normal(&[9], Kind::BFloat16), float(&[9])]),
-        (Op::Zero, vec![float(&[3, 5]), float(&[0])]),
+        (Op::GradAdd(op::GradAdd), vec![float(&[3, 5]), float(&[3, 5])]),
+        (Op::GradAdd(op::GradAdd), vec![float(&[3, 5]), float(&[3, 5]), float(&[7]), float(&[7])]),
+        (backward(true, GradDest::Add, GradDest::Write), storages(&[&[5, 3], &[5]])),
+        (backward(false, GradDest::Write, GradDest::Skip), storages(&[&[5, 3]])),
+        (backward(true, GradDest::Skip, GradDest::New), products()),
+        (Op::Restore(op::Restore), vec![float(&[6]), float(&[6])]),
+        (Op::Release(op::Release), vec![flat.shallow_clone()]),
+        (Op::Allocate(op::Allocate), vec![flat]),
+        (Op::CastInto(op::CastInto), vec![normal(&[9], Kind::BFloat16), float(&[9])]),
+        (Op::Zero(op::Zero), vec![float(&[3, 5]), float(&[0])]),
     ]
 }
 
 fn optimizer() -> Vec<Call> {
     let number = |x: f64| Tensor::from(x);
-    let scalars =
-        |clip: f64| Op::StepScalars { beta1: 0.9.into(), beta2: 0.99.into(), decay: 0.1.into(), clip: clip.into() };
+    let scalars = |clip: f64| {
+        Op::StepScalars(op::StepScalars { beta1: 0.9.into(), beta2: 0.99.into(), decay: 0.1.into(), clip: clip.into() })
+    };
     let state = || [3.0, 8.0, 1e-2, 4.0, 0.0].map(number).into_iter().collect::<Vec<_>>();
     let numbers = || Tensor::from_slice(&[0.5_f32, 0.1, 0.01, 0.999, -1e-2, 3.0]);
     let segment = |n: i64, more: Vec<Tensor>| {
         let arrays = [float(&[n]), float(&[n]), float(&[n]), Tensor::rand([n], (Kind::Float, Device::Cpu))];
         arrays.into_iter().chain(more).collect::<Vec<_>>()
     };
-    let adamw = |shadows, average: Option<f64>| Op::AdamW {
-        eps: 1e-8.into(),
-        decays: smallvec![1, 0],
-        shadows,
-        average: average.map(std::convert::Into::into),
+    let adamw = |shadows, average: Option<f64>| {
+        Op::AdamW(op::AdamW {
+            eps: 1e-8.into(),
+            decays: smallvec![1, 0],
+            shadows,
+            average: average.map(std::convert::Into::into),
+        })
     };
     let plain = [vec![numbers()], segment(7, vec![]), segment(5, vec![])];
     let more = |n: i64| vec![normal(&[n], Kind::BFloat16), float(&[n])];
     let whole = [vec![numbers(), number(6.0), number(1.0)], segment(7, more(7)), segment(5, more(5))];
     vec![
-        (Op::GlobalNorm, vec![float(&[7]), float(&[3, 5]), float(&[0])]),
+        (Op::GlobalNorm(op::GlobalNorm), vec![float(&[7]), float(&[3, 5]), float(&[0])]),
         (scalars(1.0), state()),
         (adamw(false, None), plain.into_iter().flatten().collect()),
         (adamw(true, Some(0.99)), whole.into_iter().flatten().collect()),
         (
-            Op::Average { decay: 0.99.into() },
+            Op::Average(op::Average { decay: 0.99.into() }),
             vec![number(6.0), number(1.0), float(&[7]), float(&[7]), float(&[4]), float(&[4])],
         ),
         (
-            Op::ScaleUpdate { growth: 2.0.into(), backoff: 0.5.into(), interval: 4 },
+            Op::ScaleUpdate(op::ScaleUpdate { growth: 2.0.into(), backoff: 0.5.into(), interval: 4 }),
             vec![Tensor::from(8.0_f32), Tensor::from(1_i32), Tensor::from(0.0_f32)],
         ),
     ]
@@ -90,12 +93,12 @@ fn mixed() -> Vec<Call> {
     let branch = || normal(&[4, 6], Kind::BFloat16);
     let both = |layer: bool| {
         let weights = || (0..if layer { 2 } else { 1 }).map(|_| float(&[6]));
-        let add = Op::AddNorm { layer, eps, low };
+        let add = Op::AddNorm(op::AddNorm { layer, eps, low });
         let ins: Vec<Tensor> = [float(&[4, 6]), branch()].into_iter().chain(weights()).collect();
         let mut made = launched(&add, &ins);
         drop(made.remove(1));
         let back: Vec<Tensor> = std::iter::once(branch()).chain(made).chain([float(&[6]), float(&[4, 6])]).collect();
-        let gated = Op::GatedNorm { layer, eps, low };
+        let gated = Op::GatedNorm(op::GatedNorm { layer, eps, low });
         let gated_ins: Vec<Tensor> = [float(&[4, 6]), branch(), branch()].into_iter().chain(weights()).collect();
         let stats = launched(&gated, &gated_ins).split_off(1);
         let arrays = gated_ins.iter().map(Tensor::shallow_clone);
@@ -103,16 +106,16 @@ fn mixed() -> Vec<Call> {
             std::iter::once(branch()).chain(arrays.take(3)).chain(stats).chain(weights()).collect();
         [
             (add, ins),
-            (Op::AddNormBackward { layer, gsum: true, low }, back),
+            (Op::AddNormBackward(op::AddNormBackward { layer, gsum: true, low }), back),
             (gated, gated_ins),
-            (Op::GatedNormBackward { layer, low }, gated_back),
+            (Op::GatedNormBackward(op::GatedNormBackward { layer, low }), gated_back),
         ]
     };
     both(true).into_iter().chain(both(false)).collect()
 }
 
 fn eight_bits() -> Vec<Call> {
-    let quantize = Op::Quantize { to: Kind::Float8e4m3fn };
+    let quantize = Op::Quantize(op::Quantize { to: Kind::Float8e4m3fn });
     let x = float(&[2, 16, 32]);
     let w = float(&[48, 32]);
     let [x_parts, w_parts] = [&x, &w].map(|whole| launched(&quantize, &[whole.shallow_clone()]));
@@ -131,8 +134,8 @@ fn eight_bits() -> Vec<Call> {
     let product = vec![part(&x_parts, 0), part(&w_parts, 0), part(&x_parts, 2), part(&w_parts, 2)];
     vec![
         (quantize, vec![x]),
-        (Op::ScaledMm { out: Kind::BFloat16, bias: false, fast: true }, product),
-        (Op::Fp8Linear { bias: true, out: Kind::BFloat16 }, linear),
+        (Op::ScaledMm(op::ScaledMm { out: Kind::BFloat16, bias: false, fast: true }), product),
+        (Op::Fp8Linear(op::Fp8Linear { bias: true, out: Kind::BFloat16 }), linear),
     ]
 }
 
@@ -140,7 +143,7 @@ fn eight_bits() -> Vec<Call> {
 pub(crate) fn dispatched() -> Vec<(Call, u64)> {
     let of = |name: &str, args: Vec<AtenArg>, shapes: &[&[i64]]| -> Call {
         let call = AtenCall::new(name, "", args).unwrap();
-        (Op::Aten(Box::new(call)), shapes.iter().map(|shape| float(shape)).collect())
+        (Op::Aten(op::Aten(Box::new(call))), shapes.iter().map(|shape| float(shape)).collect())
     };
     let x = || AtenArg::Operand;
     let one = || [AtenArg::Int(1), AtenArg::Int(1)];

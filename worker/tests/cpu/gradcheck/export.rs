@@ -1,4 +1,4 @@
-//! Every operation with a way out, as the plain operations it leaves by, against its own launch.
+//! The lowering of every operation that can be exported, against its own launch.
 
 use crate::gradcheck::operands::tensor;
 use enn_common::graph::{
@@ -6,12 +6,11 @@ use enn_common::graph::{
     eval::{self, Array},
 };
 use enn_worker::op::{
-    Op,
-    attr::Unary,
+    self, Op, Unary,
     lower::Lower,
     row::{Export, Launch},
     rows,
-    sample::{Draw, Sample},
+    sample::{Sample, SampleRng},
 };
 use std::collections::HashMap;
 use tch::{Kind, Tensor};
@@ -57,7 +56,7 @@ fn operand(graph: &mut Graph, i: usize, t: &Tensor) -> Id {
     }
 }
 
-fn check(sample: &Sample, way: enn_worker::op::row::Way) {
+fn check(sample: &Sample, lowering: enn_worker::op::row::Lowering) {
     let ins: Vec<Tensor> = sample.ins.iter().map(|o| tensor(o, Kind::Float)).collect();
     let refs: Vec<&Tensor> = ins.iter().collect();
     let launched = (sample.op.row().launch)(&sample.op, &Launch { ins: &refs }).unwrap();
@@ -66,7 +65,7 @@ fn check(sample: &Sample, way: enn_worker::op::row::Way) {
     let ids: Vec<Id> = ins.iter().enumerate().map(|(i, t)| operand(&mut graph, i, t)).collect();
     let rests = HashMap::new();
     let mut lower = Lower { graph: &mut graph, ins: &ids, rests: &rests, outs: &outs, place: "sample" };
-    let made = way(&sample.op, &mut lower).unwrap_or_else(|error| panic!("{sample:?}: {error}"));
+    let made = lowering(&sample.op, &mut lower).unwrap_or_else(|error| panic!("{sample:?}: {error}"));
     assert_eq!(made.len(), sample.op.differentiable_outs(), "{sample:?}");
     for (i, id) in made.iter().enumerate() {
         graph.output(*id, &format!("out{i}"));
@@ -85,15 +84,15 @@ fn check(sample: &Sample, way: enn_worker::op::row::Way) {
 /// Of a number and what is none, runtimes take either for the larger, and the graph's own evaluation the number.
 #[test]
 fn what_is_no_number_leaves_as_it_comes_out_of_libtorch() {
-    let ops = UNARY.into_iter().map(Op::Unary).chain([Op::Clamp { lo: (-1.0).into(), hi: 2.0.into() }]);
+    let ops = UNARY.into_iter().map(Op::Unary).chain([Op::Clamp(op::Clamp { lo: (-1.0).into(), hi: 2.0.into() })]);
     for op in ops {
-        let Export::As(way) = op.row().export else { panic!("{op:?} has a way out") };
+        let Export::As(lowering) = op.row().export else { panic!("{op:?} has a lowering out") };
         let mut graph = Graph::new();
         let x = graph.input("x", DType::F32, vec![Dim::Fixed(4)]);
         let rests = HashMap::new();
         let outs = [vec![Dim::Fixed(4)]];
         let mut lower = Lower { graph: &mut graph, ins: &[x], rests: &rests, outs: &outs, place: "sample" };
-        let made = way(&op, &mut lower).unwrap();
+        let made = lowering(&op, &mut lower).unwrap();
         graph.output(made[0], "y");
         let given = [f64::NAN, -1.5, 0.5, 3.0];
         let found = eval::run(&graph, &[Array::new(&[4], given.to_vec())], 1).remove(0).values;
@@ -107,14 +106,14 @@ fn what_is_no_number_leaves_as_it_comes_out_of_libtorch() {
 
 #[test]
 fn every_operation_leaves_as_plain_operations_that_compute_the_same() {
-    let mut draw = Draw::new(21);
+    let mut draw = SampleRng::new(21);
     let mut checked = 0;
     for row in rows() {
         // Drawing is left out of an exported model.
         let random = ["dropout", "drop_path"].contains(&row.name);
-        if let (Export::As(way), false) = (row.export, random) {
+        if let (Export::As(lowering), false) = (row.export, random) {
             for sample in (row.samples)(&mut draw) {
-                check(&sample, way);
+                check(&sample, lowering);
                 checked += 1;
             }
         }

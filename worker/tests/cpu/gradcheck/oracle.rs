@@ -1,7 +1,7 @@
 //! What each operation means, in libtorch's differentiable functions, written without looking at the launches.
 
-use enn_worker::op::Op;
-use enn_worker::op::attr::{Binary, Dir, Score, Structural, Test, Unary};
+use enn_worker::op::attr::{Dir, Score, Structural};
+use enn_worker::op::{self, Binary, Op, Test, Unary};
 use tch::{Device, Kind, Reduction, Tensor};
 
 /// A layer norm or an RMS norm, with what there is of weight and bias.
@@ -14,68 +14,72 @@ fn norm(x: &Tensor, layer: bool, affine: &[Tensor], eps: f64) -> Tensor {
     affine.iter().fold(normed, |normed, weight| normed * weight)
 }
 
-/// Results of `op` that a gradient can flow into.
-pub(crate) fn oracle(op: &Op, x: &[Tensor], seed: u64, step: u64) -> Vec<Tensor> {
+/// Results of `op` that a gradient can flow into; `None` for an operation that is not defined here.
+pub(crate) fn oracle(op: &Op, x: &[Tensor], seed: u64, step: u64) -> Option<Vec<Tensor>> {
     let one = |t: Tensor| vec![t];
-    match op {
+    Some(match op {
         Op::Unary(u) => one(unary(*u, &x[0])),
         Op::Binary(b) => one(binary(*b, &x[0], &x[1])),
-        Op::Scale { by } => one(&x[0] * by.get()),
-        Op::AddScalar { by } => one(&x[0] + by.get()),
-        Op::Clamp { lo, hi } => one(x[0].clamp(lo.get(), hi.get())),
-        Op::RetentionDecay { lo, hi } => one(1.0 - (-x[0].clamp(lo.get(), hi.get())).exp2()),
-        Op::Cast { to } => one(x[0].to_kind(*to)),
-        Op::SiluMul => one(&x[0] * x[0].sigmoid() * &x[1]),
-        Op::SwiGlu => {
+        Op::Scale(op::Scale { by }) => one(&x[0] * by.get()),
+        Op::AddScalar(op::AddScalar { by }) => one(&x[0] + by.get()),
+        Op::Clamp(op::Clamp { lo, hi }) => one(x[0].clamp(lo.get(), hi.get())),
+        Op::RetentionDecay(op::RetentionDecay { lo, hi }) => one(1.0 - (-x[0].clamp(lo.get(), hi.get())).exp2()),
+        Op::Cast(op::Cast { to }) => one(x[0].to_kind(*to)),
+        Op::SiluMul(_) => one(&x[0] * x[0].sigmoid() * &x[1]),
+        Op::SwiGlu(_) => {
             let halves = x[0].chunk(2, -1);
             one(halves[0].silu() * &halves[1])
         }
-        Op::Sum { axes, keepdim } => one(x[0].sum_dim_intlist(axes.as_slice(), *keepdim, None)),
-        Op::Mean { axes, keepdim } => one(x[0].mean_dim(axes.as_slice(), *keepdim, None)),
-        Op::SumTo { shape } => one(x[0].sum_to_size(shape.as_slice())),
-        Op::MaxDim { axis, keepdim } => one(x[0].amax(*axis, *keepdim)),
-        Op::MatMul { ta, tb } => {
+        Op::Sum(op::Sum { axes, keepdim }) => one(x[0].sum_dim_intlist(axes.as_slice(), *keepdim, None)),
+        Op::Mean(op::Mean { axes, keepdim }) => one(x[0].mean_dim(axes.as_slice(), *keepdim, None)),
+        Op::SumTo(op::SumTo { shape }) => one(x[0].sum_to_size(shape.as_slice())),
+        Op::MaxDim(op::MaxDim { axis, keepdim }) => one(x[0].amax(*axis, *keepdim)),
+        Op::MatMul(op::MatMul { ta, tb }) => {
             let t = |x: &Tensor, yes: bool| if yes { x.transpose(-2, -1) } else { x.shallow_clone() };
             one(t(&x[0], *ta).matmul(&t(&x[1], *tb)))
         }
-        Op::Linear { bias } => {
+        Op::Linear(op::Linear { bias }) => {
             let y = x[0].matmul(&x[1].transpose(0, 1));
             one(if *bias { y + &x[2] } else { y })
         }
-        Op::LayerNorm { affine, eps } => one(norm(&x[0], true, if *affine { &x[1..] } else { &[] }, eps.get())),
-        Op::RmsNorm { affine, eps } => one(norm(&x[0], false, if *affine { &x[1..] } else { &[] }, eps.get())),
-        Op::GatedNorm { layer, eps, .. } => {
+        Op::LayerNorm(op::LayerNorm { affine, eps }) => {
+            one(norm(&x[0], true, if *affine { &x[1..] } else { &[] }, eps.get()))
+        }
+        Op::RmsNorm(op::RmsNorm { affine, eps }) => {
+            one(norm(&x[0], false, if *affine { &x[1..] } else { &[] }, eps.get()))
+        }
+        Op::GatedNorm(op::GatedNorm { layer, eps, .. }) => {
             one(x[2].sigmoid() * &x[2] * norm(&(&x[0] * &x[1]), *layer, &x[3..], eps.get()))
         }
-        Op::AddNorm { layer, eps, .. } => {
+        Op::AddNorm(op::AddNorm { layer, eps, .. }) => {
             let sum = &x[0] + &x[1];
             let normed = norm(&sum, *layer, &x[2..], eps.get());
             vec![sum, normed]
         }
-        Op::Softmax { axis } => one(x[0].softmax(*axis, None)),
-        Op::LogSoftmax { axis } => one(x[0].log_softmax(*axis, None)),
-        Op::Dropout { p, site } => {
+        Op::Softmax(op::Softmax { axis }) => one(x[0].softmax(*axis, None)),
+        Op::LogSoftmax(op::LogSoftmax { axis }) => one(x[0].log_softmax(*axis, None)),
+        Op::Dropout(op::Dropout { p, site }) => {
             let keep = keep_mask(seed, step, *site, x[0].numel(), p.get()).view(x[0].size().as_slice());
             one(&x[0] * keep.to_kind(x[0].kind()) / (1.0 - p.get()))
         }
-        Op::DropPath { p, site } => {
+        Op::DropPath(op::DropPath { p, site }) => {
             let rows = x[0].size().first().copied().unwrap_or(1);
             let shape: Vec<i64> = (0..x[0].dim()).map(|axis| if axis == 0 { rows } else { 1 }).collect();
             let keep = keep_mask(seed, step, *site, rows as usize, p.get()).view(shape.as_slice());
             one(&x[0] * keep.to_kind(x[0].kind()) / (1.0 - p.get()))
         }
-        Op::Retention { dir, state } => retention(*dir, x, *state),
-        Op::Sdpa { mask, bias, score } => one(attention(*mask, *bias, *score, x)),
-        Op::MaskedHuber { delta } => {
+        Op::Retention(op::Retention { dir, state }) => retention(*dir, x, *state),
+        Op::Sdpa(op::Sdpa { mask, bias, score }) => one(attention(*mask, *bias, *score, x)),
+        Op::MaskedHuber(op::MaskedHuber { delta }) => {
             let d = &x[0] - &x[1];
             let cells = d.huber_loss(&d.zeros_like(), Reduction::None, delta.get());
             one((cells * x[2].to_kind(x[0].kind())).sum(None))
         }
-        Op::MaskedMse => one(((&x[0] - &x[1]).square() * x[2].to_kind(x[0].kind())).sum(None)),
-        Op::CrossEntropy { ignore } => one(cross_entropy(*ignore, &x[0], &x[1])),
-        Op::Aten(call) => one(dispatched(call.name(), x)),
-        other => arranged(other, x),
-    }
+        Op::MaskedMse(_) => one(((&x[0] - &x[1]).square() * x[2].to_kind(x[0].kind())).sum(None)),
+        Op::CrossEntropy(op::CrossEntropy { ignore }) => one(cross_entropy(*ignore, &x[0], &x[1])),
+        Op::Aten(op::Aten(call)) => one(dispatched(call.name(), x)),
+        other => return arranged(other, x),
+    })
 }
 
 /// Operators that the table has no row for, with the arguments of the samples.
@@ -97,45 +101,45 @@ fn dispatched(name: &str, x: &[Tensor]) -> Tensor {
 }
 
 /// The operations that only move or choose numbers.
-fn arranged(op: &Op, x: &[Tensor]) -> Vec<Tensor> {
+fn arranged(op: &Op, x: &[Tensor]) -> Option<Vec<Tensor>> {
     let one = |t: Tensor| vec![t];
-    match op {
-        Op::Reshape { shape } => one(x[0].reshape(shape.as_slice())),
-        Op::Permute { axes } => one(x[0].permute(axes.as_slice())),
-        Op::Expand { shape } => one(x[0].expand(shape.as_slice(), false)),
-        Op::Narrow { axis, start, len } => one(x[0].narrow(*axis, *start, *len)),
-        Op::Cat { axis } => one(Tensor::cat(x, *axis)),
-        Op::Stack { axis } => one(Tensor::stack(x, *axis)),
-        Op::Where => one(x[1].where_self(&x[0], &x[2])),
-        Op::Embedding => {
+    Some(match op {
+        Op::Reshape(op::Reshape { shape }) => one(x[0].reshape(shape.as_slice())),
+        Op::Permute(op::Permute { axes }) => one(x[0].permute(axes.as_slice())),
+        Op::Expand(op::Expand { shape }) => one(x[0].expand(shape.as_slice(), false)),
+        Op::Narrow(op::Narrow { axis, start, len }) => one(x[0].narrow(*axis, *start, *len)),
+        Op::Cat(op::Cat { axis }) => one(Tensor::cat(x, *axis)),
+        Op::Stack(op::Stack { axis }) => one(Tensor::stack(x, *axis)),
+        Op::Where(_) => one(x[1].where_self(&x[0], &x[2])),
+        Op::Embedding(_) => {
             let shape: Vec<i64> = x[1].size().into_iter().chain([x[0].size()[1]]).collect();
             one(x[0].index_select(0, &x[1].reshape(-1)).reshape(shape))
         }
-        Op::IndexSelect { axis } => {
+        Op::IndexSelect(op::IndexSelect { axis }) => {
             // A product with a row for each position taken: zeros and a one.
             let last = x[0].transpose(*axis, -1);
             let places = Tensor::arange(last.size()[last.dim() - 1], (Kind::Int64, Device::Cpu));
             let hot = x[1].unsqueeze(1).eq_tensor(&places).to_kind(last.kind());
             one(last.matmul(&hot.transpose(0, 1)).transpose(*axis, -1))
         }
-        Op::Split { axis, sizes } => x[0].split_with_sizes(sizes.as_slice(), *axis),
-        Op::Flip { axis } => one(x[0].flip(*axis)),
-        Op::Keep { when } => {
+        Op::Split(op::Split { axis, sizes }) => x[0].split_with_sizes(sizes.as_slice(), *axis),
+        Op::Flip(op::Flip { axis }) => one(x[0].flip(*axis)),
+        Op::Keep(op::Keep { when }) => {
             let kept = if *when { x[0].shallow_clone() } else { x[0].logical_not() };
             one(&x[1] * kept.to_kind(x[1].kind()))
         }
         Op::Test(Test::Finite) => one(x[0].isinf().logical_or(&x[0].isnan()).logical_not()),
         Op::Test(Test::AtLeast(bound)) => one((&x[0] - bound.get()).lt(0.0).logical_not()),
         Op::Test(Test::Below(bound)) => one((&x[0] - bound.get()).lt(0.0)),
-        Op::And => one(x[0].to_kind(Kind::Int).minimum(&x[1].to_kind(Kind::Int)).to_kind(Kind::Bool)),
-        Op::Not => one(x[0].to_kind(Kind::Int).eq(0)),
-        Op::Zeros { shape, kind, device } => one(Tensor::full(shape.as_slice(), 0.0, (*kind, *device))),
-        Op::Ones { shape, kind, device } => one(Tensor::full(shape.as_slice(), 1.0, (*kind, *device))),
-        Op::Detach => one(x[0].detach()),
-        Op::Dilate { segment, dilation } => one(dilated(&x[0], *segment, *dilation)),
-        Op::Undilate { segment, dilation, tokens } => one(undilated(&x[0], *segment, *dilation, *tokens)),
-        other => panic!("{} has samples but no oracle", other.name()),
-    }
+        Op::And(_) => one(x[0].to_kind(Kind::Int).minimum(&x[1].to_kind(Kind::Int)).to_kind(Kind::Bool)),
+        Op::Not(_) => one(x[0].to_kind(Kind::Int).eq(0)),
+        Op::Zeros(op::Zeros { shape, kind, device }) => one(Tensor::full(shape.as_slice(), 0.0, (*kind, *device))),
+        Op::Ones(op::Ones { shape, kind, device }) => one(Tensor::full(shape.as_slice(), 1.0, (*kind, *device))),
+        Op::Detach(_) => one(x[0].detach()),
+        Op::Dilate(op::Dilate { segment, dilation }) => one(dilated(&x[0], *segment, *dilation)),
+        Op::Undilate(op::Undilate { segment, dilation, tokens }) => one(undilated(&x[0], *segment, *dilation, *tokens)),
+        _ => return None,
+    })
 }
 
 /// Position of token `l` that head `h` takes of segment `s`.

@@ -7,12 +7,12 @@ use enn_worker::autograd::{Cx, Tensor as Traced, call};
 use enn_worker::functional as f;
 use enn_worker::kernel::FirstFit;
 use enn_worker::op::aten::AtenArg;
-use enn_worker::op::mixed::SCALE_MIN;
-use enn_worker::op::sample::{Draw, Operand, Sample};
-use enn_worker::op::{Op, rows};
+use enn_worker::op::low_precision::scale_update::SCALE_MIN;
+use enn_worker::op::sample::{Operand, Sample, SampleRng};
+use enn_worker::op::{self, Op, rows};
 use enn_worker::optim::{AdamW, AdamWSettings, FlatParams};
 use enn_worker::params::{GradBuckets, Group, Init, ParamBuilder, ParamId, Params};
-use enn_worker::precision::{Autocast, Class, Fp8, LossScale, ScaleSettings, class};
+use enn_worker::precision::{Autocast, Class, Fp8, LossScale, ScaleSettings};
 use tch::{Device, Kind, Tensor};
 
 const F32: (Kind, Device) = (Kind::Float, Device::Cpu);
@@ -198,7 +198,7 @@ fn full_precision_and_places_in_trouble_run_in_f32() {
             net.loss(&cx, &x, &y)
         };
         cx.with_program(|p| {
-            let linear = p.recs().iter().filter(|rec| matches!(rec.op, Op::Linear { .. }));
+            let linear = p.recs().iter().filter(|rec| matches!(rec.op, Op::Linear(_)));
             linear.map(|rec| p.val(rec.first_out).meta.kind).collect::<Vec<_>>()
         })
     };
@@ -291,14 +291,14 @@ fn tolerance(class: Class) -> f64 {
 
 #[test]
 fn every_operation_in_bf16_is_near_f32() {
-    let mut draw = Draw::new(21);
+    let mut draw = SampleRng::new(21);
     let samples: Vec<Sample> = rows().flat_map(|row| (row.samples)(&mut draw)).collect();
     let mut checked = 0;
     for sample in samples {
         let low: Vec<Tensor> = sample.ins.iter().map(|o| tensor(o, Kind::BFloat16)).collect();
         let widen = |t: &Tensor| if t.kind() == Kind::BFloat16 { t.to_kind(Kind::Float) } else { t.shallow_clone() };
         let wide: Vec<Tensor> = low.iter().map(widen).collect();
-        let limit = tolerance(class(&sample.op));
+        let limit = tolerance(sample.op.row().class);
         let (expected, expected_grads) = run(&sample, &wide, None);
         let (found, grads) = run(&sample, &low, Some(Autocast::bf16()));
         let near = |a: &Tensor, b: &Tensor, what: &str| {
@@ -349,7 +349,7 @@ fn a_zero_and_an_infinite_matrix_survive_quantising() {
     let net = net(16);
     let cx = Cx::eval(&net.params);
     let quantise = |raw: Tensor| {
-        let outs = call(&cx, Op::Quantize { to: Kind::Float8e4m3fn }, &[&cx.input(raw)]).unwrap();
+        let outs = call(&cx, Op::Quantize(op::Quantize { to: Kind::Float8e4m3fn }), &[&cx.input(raw)]).unwrap();
         outs[0].raw().to_kind(Kind::Float) * outs[2].raw()
     };
     assert_eq!(quantise(Tensor::zeros([16, 32], F32)).abs().max().double_value(&[]), 0.0);

@@ -84,7 +84,7 @@ fn zero_positions_pass_the_state_through() {
 #[test]
 fn the_cpu_kernel_equals_the_reference_on_every_device() {
     use enn_worker::backend::torch::safe::{self, RetentionBackward};
-    use enn_worker::op::retention::{reference, reference_backward};
+    use enn_worker::op::retention::scan::{reference, reference_backward};
     tch::manual_seed(4);
     for (kind, tolerance) in [(Kind::Float, 2e-5), (Kind::Double, 1e-12)] {
         for n in [1, 64, 150] {

@@ -10,17 +10,23 @@ use enn_worker::kernel::{FirstFit, Launcher, Reference};
 use enn_worker::op::aten::{AtenArg, AtenCall, INSTEAD, SAME};
 use enn_worker::op::row::Export;
 use enn_worker::op::rows;
-use enn_worker::op::sample::{Draw, Sample};
+use enn_worker::op::sample::{Sample, SampleRng};
 use tch::{Device, Kind, Tensor};
 
 /// Rows whose samples have no operand that could be empty or not contiguous, and why.
 const WITHOUT_OPERANDS: [(&str, &str); 2] = [("zeros", "made of its attributes"), ("ones", "made of its attributes")];
 
-fn theirs(sample: &Sample, ins: &[Tensor]) -> Run {
+/// Values and gradients by the oracle's definition. An operation without one is defined a second time by its lowering, which `export` checks,
+/// and its gradients are compared with finite differences.
+fn theirs(sample: &Sample, ins: &[Tensor]) -> Option<Run> {
     let flows = sample.op.row().vjp.is_some();
     let leaves: Vec<Tensor> =
         sample.ins.iter().zip(ins).map(|(o, t)| t.detach().set_requires_grad(flows && asks(sample, o))).collect();
-    let values = oracle(&sample.op, &leaves, SEED, STEP);
+    let Some(values) = oracle(&sample.op, &leaves, SEED, STEP) else {
+        let row = sample.op.row();
+        assert!(matches!(row.export, Export::As(_)), "{} has neither an oracle nor a lowering", row.name);
+        return None;
+    };
     let asked: Vec<&Tensor> = leaves.iter().filter(|t| t.requires_grad()).collect();
     let mut found = Vec::new().into_iter();
     if !asked.is_empty() {
@@ -29,11 +35,11 @@ fn theirs(sample: &Sample, ins: &[Tensor]) -> Run {
         found = Tensor::run_backward(&[total], &asked, false, false).into_iter();
     }
     let grads = leaves.iter().map(|t| if t.requires_grad() { found.next() } else { None }).collect();
-    Run { values: values.iter().map(Tensor::detach).collect(), grads }
+    Some(Run { values: values.iter().map(Tensor::detach).collect(), grads })
 }
 
 fn samples() -> Vec<Sample> {
-    let mut draw = Draw::new(11);
+    let mut draw = SampleRng::new(11);
     rows().flat_map(|row| (row.samples)(&mut draw)).collect()
 }
 
@@ -64,7 +70,7 @@ fn every_operation_equals_libtorch_in_value_and_gradient() {
     for kind in [Kind::Float, Kind::Double] {
         for sample in samples() {
             let ins: Vec<Tensor> = sample.ins.iter().map(|o| tensor(o, kind)).collect();
-            let theirs = theirs(&sample, &ins);
+            let Some(theirs) = theirs(&sample, &ins) else { continue };
             for launcher in [&FirstFit as &dyn Launcher, &Reference] {
                 compare(&sample, kind, &ours(&sample, &ins, &Checked::new(launcher)), &theirs);
             }
@@ -87,7 +93,7 @@ fn every_shape_rule_says_what_is_made_in_low_precision() {
 
 #[test]
 fn every_row_has_samples_that_are_empty_and_that_are_not_contiguous() {
-    let mut draw = Draw::new(11);
+    let mut draw = SampleRng::new(11);
     for row in rows() {
         let samples = (row.samples)(&mut draw);
         let ins: Vec<Tensor> = samples.iter().flat_map(|s| &s.ins).map(|o| tensor(o, Kind::Float)).collect();
@@ -138,7 +144,7 @@ fn every_gradient_equals_finite_differences_in_f64() {
 #[test]
 fn every_row_is_whole() {
     let mut names: Vec<&str> = rows().map(|row| row.name).collect();
-    let mut draw = Draw::new(3);
+    let mut draw = SampleRng::new(3);
     for row in rows() {
         let samples = (row.samples)(&mut draw);
         let is_forward = row.vjp.is_some() || matches!(row.export, Export::As(_));
@@ -173,8 +179,8 @@ fn hint_is_true(hint: &str) {
 #[test]
 fn what_is_nearest_to_an_operator_of_libtorch_is_there() {
     let mut names: Vec<&str> =
-        SAME.into_iter().chain(INSTEAD.iter().flat_map(|(names, _)| names.iter().copied())).collect();
-    SAME.iter().for_each(|name| hint_is_true(&format!("functional::{name}")));
+        SAME.split_whitespace().chain(INSTEAD.iter().flat_map(|(names, _)| names.split_whitespace())).collect();
+    SAME.split_whitespace().for_each(|name| hint_is_true(&format!("functional::{name}")));
     INSTEAD.iter().for_each(|(_, hint)| hint_is_true(hint));
     let all = names.len();
     names.sort_unstable();

@@ -4,7 +4,7 @@ use crate::gradcheck::operands::distance;
 use enn_worker::autograd::{BucketId, Cx, GradLeaves, Tensor as Traced};
 use enn_worker::error::{OpError, OpErrorKind};
 use enn_worker::functional as f;
-use enn_worker::op::{Op, aten::AtenArg, attr::Into};
+use enn_worker::op::{self, Op, aten::AtenArg, attr::GradDest};
 use enn_worker::params::{GradBuckets, Group, Init, ParamBuilder, ParamId, Params};
 use tch::{Device, Kind, Tensor};
 
@@ -163,7 +163,7 @@ fn gradients_are_cleared_or_written_whatever_they_held() {
         }
         let written = cx.with_program(|program| {
             let all = program.recs().iter().map(|rec| &rec.op);
-            all.filter(|op| matches!(op, Op::LinearBackward { dw: Into::Write, .. })).count()
+            all.filter(|op| matches!(op, Op::LinearBackward(op::LinearBackward { dw: GradDest::Write, .. }))).count()
         });
         let flats: Vec<Tensor> = GradLeaves::without(&grads, &[]).unwrap();
         (flats, written)
@@ -216,7 +216,7 @@ fn small_gradients_of_a_bucket_are_added_at_once_but_for_those_of_one_parameter(
     let loss = f::sum_all(&cx, &h).unwrap();
     cx.backward(&loss, &grads, &mut |_, _| Ok(())).unwrap();
     let additions: Vec<usize> = cx.with_program(|program| {
-        let all = program.recs().iter().filter(|rec| rec.op == Op::GradAdd);
+        let all = program.recs().iter().filter(|rec| rec.op == Op::GradAdd(op::GradAdd));
         all.map(|rec| rec.ins.len() / 2).collect()
     });
     assert_eq!(additions, [2, 2], "c and twice; twice once more and a");
@@ -402,7 +402,7 @@ fn loading_is_strict_and_in_place() {
 
 #[test]
 fn the_random_words_of_every_device_are_the_same() {
-    use enn_worker::op::random::philox_words;
+    use enn_worker::op::random::philox::philox_words;
     let seed = 0xdead_beef_0123_4567_u64;
     let step = (1 << 40) + 5_u64;
     for first in [0_i64, 1, 6, (1 << 35) + 3] {

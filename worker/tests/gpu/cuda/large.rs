@@ -3,7 +3,7 @@
 use crate::cuda::operands::{between, device, near, normal, same};
 use enn_worker::op::attr::{Dir, Score, Structural};
 use enn_worker::op::row::Launch;
-use enn_worker::op::{Op, rows};
+use enn_worker::op::{self, Op, rows};
 use std::collections::BTreeSet;
 use tch::{Device, Kind, Tensor};
 
@@ -72,10 +72,10 @@ fn repeats(what: &str, small: &Tensor, large: &Tensor, copies: i64) {
 
 fn gates(l: &mut Large) {
     let n = |width| normal(&[1021, width], Kind::BFloat16);
-    l.check(&Op::SiluMul, &[n(1032), n(1032)], |_| true);
-    l.check(&Op::SiluMulBackward, &[n(1032), n(1032), n(1032)], |_| true);
-    l.check(&Op::SwiGlu, &[n(1032)], |_| true);
-    l.check(&Op::SwiGluBackward, &[n(516), n(1032)], |_| true);
+    l.check(&Op::SiluMul(op::SiluMul), &[n(1032), n(1032)], |_| true);
+    l.check(&Op::SiluMulBackward(op::SiluMulBackward), &[n(1032), n(1032), n(1032)], |_| true);
+    l.check(&Op::SwiGlu(op::SwiGlu), &[n(1032)], |_| true);
+    l.check(&Op::SwiGluBackward(op::SwiGluBackward), &[n(516), n(1032)], |_| true);
 }
 
 fn norms(l: &mut Large) {
@@ -88,18 +88,20 @@ fn norms(l: &mut Large) {
     let w = |kind| between(&[width], 0.5, 1.5, kind);
     let b = |kind| normal(&[width], kind);
     let eps = 1e-5.into();
-    l.check(&Op::LayerNorm { affine: true, eps }, &[n(bf16), w(bf16), b(bf16)], |i| i < 1);
+    l.check(&Op::LayerNorm(op::LayerNorm { affine: true, eps }), &[n(bf16), w(bf16), b(bf16)], |i| i < 1);
     let ins = [n(bf16), n(bf16), stats(), stats(), w(bf16)];
-    l.check(&Op::LayerNormBackward { affine: true }, &ins, |i| i < 4);
-    l.check(&Op::RmsNorm { affine: true, eps }, &[n(bf16), w(bf16)], |i| i < 1);
-    l.check(&Op::RmsNormBackward { affine: true }, &[n(bf16), n(bf16), stats(), w(bf16)], |i| i < 3);
+    l.check(&Op::LayerNormBackward(op::LayerNormBackward { affine: true }), &ins, |i| i < 4);
+    l.check(&Op::RmsNorm(op::RmsNorm { affine: true, eps }), &[n(bf16), w(bf16)], |i| i < 1);
+    l.check(&Op::RmsNormBackward(op::RmsNormBackward { affine: true }), &[n(bf16), n(bf16), stats(), w(bf16)], |i| {
+        i < 3
+    });
     let f32 = Kind::Float;
-    l.check(&Op::AddNorm { layer: false, eps, low }, &[n(f32), n(bf16), w(f32)], |i| i < 2);
+    l.check(&Op::AddNorm(op::AddNorm { layer: false, eps, low }), &[n(f32), n(bf16), w(f32)], |i| i < 2);
     let ins = [n(bf16), n(f32), stats(), w(f32), n(f32)];
-    l.check(&Op::AddNormBackward { layer: false, gsum: true, low }, &ins, |i| i != 3);
-    l.check(&Op::GatedNorm { layer: false, eps, low }, &[n(f32), n(bf16), n(bf16), w(f32)], |i| i < 3);
+    l.check(&Op::AddNormBackward(op::AddNormBackward { layer: false, gsum: true, low }), &ins, |i| i != 3);
+    l.check(&Op::GatedNorm(op::GatedNorm { layer: false, eps, low }), &[n(f32), n(bf16), n(bf16), w(f32)], |i| i < 3);
     let ins = [n(bf16), n(f32), n(bf16), n(bf16), stats(), w(f32)];
-    l.check(&Op::GatedNormBackward { layer: false, low }, &ins, |i| i < 5);
+    l.check(&Op::GatedNormBackward(op::GatedNormBackward { layer: false, low }), &ins, |i| i < 5);
 }
 
 fn mixers(l: &mut Large) {
@@ -111,16 +113,16 @@ fn mixers(l: &mut Large) {
     let lambda = || between(&[h], 0.6, 0.98, Kind::BFloat16);
     let v = || tokens([b, n, h, d]);
     for dir in [Dir::Causal, Dir::Bidirectional] {
-        l.check(&Op::Retention { dir, state: false }, &[v(), lambda()], |i| i == 0);
-        let op = Op::RetentionBackward { dir, state: false, gstate: false };
+        l.check(&Op::Retention(op::Retention { dir, state: false }), &[v(), lambda()], |i| i == 0);
+        let op = Op::RetentionBackward(op::RetentionBackward { dir, state: false, gstate: false });
         l.check(&op, &[v(), lambda(), v(), v()], |i| i != 1);
     }
     let mask = Structural::Window(9);
     let score = Score::PLAIN;
     let t = || tokens([b, h, n, d]);
-    l.check(&Op::Sdpa { mask, bias: false, score }, &[t(), t(), t()], |_| true);
+    l.check(&Op::Sdpa(op::Sdpa { mask, bias: false, score }), &[t(), t(), t()], |_| true);
     let lse = between(&[b, h, n], 3.0, 4.0, Kind::Float);
-    let op = Op::SdpaBackward { mask, bias: false, dbias: false, score };
+    let op = Op::SdpaBackward(op::SdpaBackward { mask, bias: false, dbias: false, score });
     l.check(&op, &[t(), t(), t(), t(), t(), lse], |_| true);
 }
 
@@ -129,10 +131,10 @@ fn losses(l: &mut Large) {
     let classes = 50_257;
     let logits = || normal(&[rows, classes], Kind::BFloat16);
     let targets = || (Tensor::arange(rows, (Kind::Int64, Device::Cpu)) * 1_009).remainder(classes);
-    l.check(&Op::CrossEntropy { ignore: 1_009 }, &[logits(), targets()], |_| true);
+    l.check(&Op::CrossEntropy(op::CrossEntropy { ignore: 1_009 }), &[logits(), targets()], |_| true);
     let lse = between(&[rows], 11.0, 12.0, Kind::Float);
     let ins = [Tensor::from(0.7f32), logits(), targets(), lse];
-    l.check(&Op::CrossEntropyBackward { ignore: 1_009 }, &ins, |i| i > 0);
+    l.check(&Op::CrossEntropyBackward(op::CrossEntropyBackward { ignore: 1_009 }), &ins, |i| i > 0);
 }
 
 /// A row's mask is that of its number: the last rows alone have the bits that they have among all.
@@ -145,7 +147,7 @@ fn dropout(l: &mut Large) {
     x.narrow(0, rows - last, last).copy_(&small);
     let device = l.device;
     let key = |first: i64, rows: i64| Tensor::from_slice(&[77, 5, first, rows]).to_device(device);
-    let op = Op::Dropout { p: 0.3.into(), site: 11 };
+    let op = Op::Dropout(op::Dropout { p: 0.3.into(), site: 11 });
     let all = l.own(&op, &[x, key(0, rows)]);
     let few = l.own(&op, &[small, key(rows - last, last)]);
     same("dropout", &all[0].narrow(0, rows - last, last), &few[0]);
@@ -154,7 +156,7 @@ fn dropout(l: &mut Large) {
 fn quantize(l: &mut Large) {
     let x = normal(&[1_040, 2_064], Kind::BFloat16).to_device(l.device);
     let copies = NUMBERS / x.numel() as i64 + 1;
-    let op = Op::Quantize { to: Kind::Float8e4m3fn };
+    let op = Op::Quantize(op::Quantize { to: Kind::Float8e4m3fn });
     let large = l.repeat(&x, copies);
     let small = l.own(&op, &[x]);
     let large = l.own(&op, &[large]);
@@ -181,7 +183,7 @@ fn updates(l: &mut Large) {
     let small = with(arrays.iter().map(|x| x.to_device(l.device)).collect());
     let large = with(arrays.iter().map(|x| l.repeat(x, copies)).collect());
     let decays = [1].into_iter().collect();
-    let op = Op::AdamW { eps: 1e-8.into(), decays, shadows: false, average: Some(0.99.into()) };
+    let op = Op::AdamW(op::AdamW { eps: 1e-8.into(), decays, shadows: false, average: Some(0.99.into()) });
     for ins in [&small, &large] {
         l.own(&op, ins);
     }
@@ -190,12 +192,12 @@ fn updates(l: &mut Large) {
     }
     let pairs = |ins: &[Tensor]| vec![scalar(6.0), scalar(1.0), ins[7].shallow_clone(), ins[3].shallow_clone()];
     for ins in [&small, &large] {
-        l.own(&Op::Average { decay: 0.99.into() }, &pairs(ins));
+        l.own(&Op::Average(op::Average { decay: 0.99.into() }), &pairs(ins));
     }
     repeats("average", &small[7], &large[7], copies);
-    let norms = [&small, &large].map(|ins| l.own(&Op::GlobalNorm, &ins[4..5]).remove(0));
+    let norms = [&small, &large].map(|ins| l.own(&Op::GlobalNorm(op::GlobalNorm), &ins[4..5]).remove(0));
     near("norm", &norms[1], &(&norms[0] * (copies as f64).sqrt()).to_device(Device::Cpu), Kind::Float);
-    l.own(&Op::Zero, &large[4..5]);
+    l.own(&Op::Zero(op::Zero), &large[4..5]);
     assert_eq!(large[4].count_nonzero(None::<i64>).int64_value(&[]), 0);
 }
 

@@ -4,7 +4,7 @@ use crate::cuda::operands::{KINDS, LAYOUTS, Layout, between, device, lay, near, 
 use enn_worker::backend::Outs;
 use enn_worker::op::attr::{Dir, Score, Structural};
 use enn_worker::op::row::{Kernel, Launch};
-use enn_worker::op::{Op, rows};
+use enn_worker::op::{self, Op, rows};
 use tch::{Device, Kind, Tensor};
 
 fn kernel(op: &Op) -> &'static Kernel {
@@ -51,7 +51,7 @@ fn every_own_kernel_has_a_name_of_its_own_kind_and_keeps_to_its_device() {
             seen += 1;
             let x = Tensor::zeros([2, 2], (Kind::Float, Device::Cpu));
             let ins = [&x; 9];
-            let fit = (kernel.fits)(&Op::Zero, &Launch { ins: &ins });
+            let fit = (kernel.fits)(&Op::Zero(op::Zero), &Launch { ins: &ins });
             assert!(fit.is_err(), "{} takes operands on the CPU", kernel.id);
         }
     }
@@ -71,7 +71,10 @@ fn dropout_has_the_bits_of_the_cpu() {
         ] {
             let x = normal(&shape, kind);
             let key = Tensor::from_slice(&[0x0123_4567_89ab_cdef_i64, (3 << 32) + 7, first_row, rows]);
-            for op in [Op::Dropout { p: 0.3.into(), site: 11 }, Op::DropPath { p: 0.5.into(), site: u32::MAX }] {
+            for op in [
+                Op::Dropout(op::Dropout { p: 0.3.into(), site: 11 }),
+                Op::DropPath(op::DropPath { p: 0.5.into(), site: u32::MAX }),
+            ] {
                 let ins = [&x, &key];
                 let expected = (op.row().launch)(&op, &Launch { ins: &ins }).unwrap();
                 for layout in LAYOUTS {
@@ -89,10 +92,10 @@ fn gates() {
     for kind in KINDS {
         for (rows, width) in [(5, 7), (3, 64), (1, 1), (0, 8), (1000, 24)] {
             let n = |w| normal(&[rows, w], kind);
-            check(&Op::SiluMul, &[n(width), n(width)], kind, device);
-            check(&Op::SiluMulBackward, &[n(width), n(width), n(width)], kind, device);
-            check(&Op::SwiGlu, &[n(2 * width)], kind, device);
-            check(&Op::SwiGluBackward, &[n(width), n(2 * width)], kind, device);
+            check(&Op::SiluMul(op::SiluMul), &[n(width), n(width)], kind, device);
+            check(&Op::SiluMulBackward(op::SiluMulBackward), &[n(width), n(width), n(width)], kind, device);
+            check(&Op::SwiGlu(op::SwiGlu), &[n(2 * width)], kind, device);
+            check(&Op::SwiGluBackward(op::SwiGluBackward), &[n(width), n(2 * width)], kind, device);
         }
     }
 }
@@ -104,8 +107,13 @@ fn retention_decays() {
     let hi = 16.0.into();
     for (kind, heads) in KINDS.into_iter().flat_map(|kind| [0, 1, 16, 1000].map(|heads| (kind, heads))) {
         let beta = between(&[heads], 0.0, 17.0, kind);
-        check(&Op::RetentionDecay { lo, hi }, &[beta.shallow_clone()], kind, device);
-        check(&Op::RetentionDecayBackward { lo, hi }, &[normal(&[heads], kind), beta], kind, device);
+        check(&Op::RetentionDecay(op::RetentionDecay { lo, hi }), &[beta.shallow_clone()], kind, device);
+        check(
+            &Op::RetentionDecayBackward(op::RetentionDecayBackward { lo, hi }),
+            &[normal(&[heads], kind), beta],
+            kind,
+            device,
+        );
     }
 }
 
@@ -120,9 +128,15 @@ fn norms() {
             let b = normal(&[width], kind);
             for centred in [true, false] {
                 let (op, back) = if centred {
-                    (Op::LayerNorm { affine: true, eps: 1e-5.into() }, Op::LayerNormBackward { affine: true })
+                    (
+                        Op::LayerNorm(op::LayerNorm { affine: true, eps: 1e-5.into() }),
+                        Op::LayerNormBackward(op::LayerNormBackward { affine: true }),
+                    )
                 } else {
-                    (Op::RmsNorm { affine: true, eps: 1e-5.into() }, Op::RmsNormBackward { affine: true })
+                    (
+                        Op::RmsNorm(op::RmsNorm { affine: true, eps: 1e-5.into() }),
+                        Op::RmsNormBackward(op::RmsNormBackward { affine: true }),
+                    )
                 };
                 let mut ins = vec![x.shallow_clone(), w.shallow_clone()];
                 ins.extend(centred.then(|| b.shallow_clone()));
@@ -135,8 +149,8 @@ fn norms() {
             }
         }
         let x = normal(&[6, 40], kind);
-        check(&Op::LayerNorm { affine: false, eps: 1e-5.into() }, &[x.shallow_clone()], kind, device);
-        check(&Op::RmsNorm { affine: false, eps: 1e-5.into() }, &[x], kind, device);
+        check(&Op::LayerNorm(op::LayerNorm { affine: false, eps: 1e-5.into() }), &[x.shallow_clone()], kind, device);
+        check(&Op::RmsNorm(op::RmsNorm { affine: false, eps: 1e-5.into() }), &[x], kind, device);
     }
 }
 
@@ -152,7 +166,7 @@ fn a_16_bit_branch_beside_a_stream() {
             let w = between(&[width], 0.5, 1.5, Kind::Float);
             let b = f32s(&[width]);
             for layer in [true, false] {
-                let op = Op::AddNorm { layer, eps: 1e-5.into(), low: Some(kind) };
+                let op = Op::AddNorm(op::AddNorm { layer, eps: 1e-5.into(), low: Some(kind) });
                 let mut ins = vec![x.shallow_clone(), branch.shallow_clone(), w.shallow_clone()];
                 ins.extend(layer.then(|| b.shallow_clone()));
                 check(&op, &ins, kind, device);
@@ -160,7 +174,12 @@ fn a_16_bit_branch_beside_a_stream() {
                 let mut ins = vec![g.shallow_clone()];
                 ins.extend(made.map(|(_, saved)| saved.to_kind(Kind::Float)));
                 ins.extend([w.shallow_clone(), f32s(&[rows, width])]);
-                check(&Op::AddNormBackward { layer, gsum: true, low: Some(kind) }, &ins, kind, device);
+                check(
+                    &Op::AddNormBackward(op::AddNormBackward { layer, gsum: true, low: Some(kind) }),
+                    &ins,
+                    kind,
+                    device,
+                );
             }
         }
     }
@@ -182,13 +201,18 @@ fn gated_norms() {
             let w = between(&[width], 0.5, 1.5, kind);
             let b = normal(&[width], kind);
             for layer in [true, false] {
-                let op = Op::GatedNorm { layer, eps: 1e-5.into(), low };
+                let op = Op::GatedNorm(op::GatedNorm { layer, eps: 1e-5.into(), low });
                 let weights = || [w.shallow_clone()].into_iter().chain(layer.then(|| b.shallow_clone()));
                 let ins: Vec<_> = [&s, &q, &gate].map(Tensor::shallow_clone).into_iter().chain(weights()).collect();
                 check(&op, &ins, beside, device);
                 let stats = plain(&op, &ins).into_iter().skip(1).map(|stats| stats.to_kind(Kind::Float));
                 let ins = [&g, &s, &q, &gate].map(Tensor::shallow_clone).into_iter().chain(stats).chain(weights());
-                check(&Op::GatedNormBackward { layer, low }, &ins.collect::<Vec<_>>(), beside, device);
+                check(
+                    &Op::GatedNormBackward(op::GatedNormBackward { layer, low }),
+                    &ins.collect::<Vec<_>>(),
+                    beside,
+                    device,
+                );
             }
         }
     }
@@ -209,13 +233,18 @@ fn scans() {
             for (dir, with) in [(Dir::Causal, true), (Dir::Causal, false), (Dir::Bidirectional, false)] {
                 let mut ins = vec![v.shallow_clone(), lambda.shallow_clone()];
                 ins.extend(with.then(|| state.shallow_clone()));
-                let op = Op::Retention { dir, state: with };
+                let op = Op::Retention(op::Retention { dir, state: with });
                 check(&op, &ins, kind, device);
                 let y = plain(&op, &ins)[0].to_kind(kind);
                 let mut ins = vec![v.shallow_clone(), lambda.shallow_clone(), y, g.shallow_clone()];
                 ins.extend(with.then(|| state.shallow_clone()));
                 ins.extend(with.then(|| gstate.shallow_clone()));
-                check(&Op::RetentionBackward { dir, state: with, gstate: with }, &ins, kind, device);
+                check(
+                    &Op::RetentionBackward(op::RetentionBackward { dir, state: with, gstate: with }),
+                    &ins,
+                    kind,
+                    device,
+                );
             }
         }
     }
@@ -227,7 +256,7 @@ fn a_long_scan_of_few_columns() {
     let v = normal(&[1, 65_537, 1, 2], Kind::Float);
     let lambda = between(&[1], 0.9, 0.99, Kind::Float);
     for dir in [Dir::Causal, Dir::Bidirectional] {
-        let op = Op::Retention { dir, state: false };
+        let op = Op::Retention(op::Retention { dir, state: false });
         let found = own(&op, &[lay(&v, Layout::Dense, device), lay(&lambda, Layout::Dense, device)]);
         near("long scan", &found[0], &plain(&op, &[v.shallow_clone(), lambda.shallow_clone()])[0], Kind::Float);
     }
@@ -258,22 +287,27 @@ fn attention_and_cross_entropy_as_operations() {
             let bias_of = bias.then(|| normal(&shape, kind));
             let mut ins = vec![tokens(), tokens(), tokens()];
             ins.extend(bias_of.as_ref().map(Tensor::shallow_clone));
-            let op = Op::Sdpa { mask, bias, score };
+            let op = Op::Sdpa(op::Sdpa { mask, bias, score });
             check(&op, &ins, kind, device);
             let made = plain(&op, &ins);
             let mut back = vec![tokens()];
             back.extend(ins.drain(..3));
             back.extend([made[0].to_kind(kind), made[1].to_kind(Kind::Float)]);
             back.extend(bias_of);
-            check(&Op::SdpaBackward { mask, bias, dbias: bias, score }, &back, kind, device);
+            check(&Op::SdpaBackward(op::SdpaBackward { mask, bias, dbias: bias, score }), &back, kind, device);
         }
         let logits = normal(&[7, 33], kind);
         let targets = Tensor::from_slice(&[0i64, 32, 5, 1, 1, 9, 2]);
         let ins = vec![logits.shallow_clone(), targets.shallow_clone()];
-        check(&Op::CrossEntropy { ignore: 1 }, &ins, kind, device);
-        let lse = plain(&Op::CrossEntropy { ignore: 1 }, &ins)[1].to_kind(Kind::Float);
+        check(&Op::CrossEntropy(op::CrossEntropy { ignore: 1 }), &ins, kind, device);
+        let lse = plain(&Op::CrossEntropy(op::CrossEntropy { ignore: 1 }), &ins)[1].to_kind(Kind::Float);
         let g = Tensor::from(0.7f32);
-        check(&Op::CrossEntropyBackward { ignore: 1 }, &[g, logits, targets, lse], kind, device);
+        check(
+            &Op::CrossEntropyBackward(op::CrossEntropyBackward { ignore: 1 }),
+            &[g, logits, targets, lse],
+            kind,
+            device,
+        );
     }
 }
 
@@ -282,7 +316,7 @@ fn eight_bit_matrices_have_the_bits_of_the_plain_reference() {
     let Some(device) = device() else { return };
     for kind in KINDS {
         for to in [Kind::Float8e4m3fn, Kind::Float8e5m2] {
-            let op = Op::Quantize { to };
+            let op = Op::Quantize(op::Quantize { to });
             for (rows, columns) in [(16, 16), (32, 144), (128, 128), (1040, 2064), (8192, 16), (16, 8192)] {
                 // Over many sizes, so that numbers below the normal ones and 0 are met.
                 let sizes = between(&[rows, columns], -14.0, 3.0, Kind::Double).exp2();
@@ -336,8 +370,8 @@ fn libtorchs_attention_comes_first_where_it_fits() {
     ] {
         let score = Score { alibi, ..Score::PLAIN };
         let tokens = || normal(&[2, 64, 4, 32], kind).to_device(device).transpose(1, 2);
-        let op = Op::Sdpa { mask, bias: false, score };
-        let back = Op::SdpaBackward { mask, bias: false, dbias: false, score };
+        let op = Op::Sdpa(op::Sdpa { mask, bias: false, score });
+        let back = Op::SdpaBackward(op::SdpaBackward { mask, bias: false, dbias: false, score });
         let lse = normal(&[2, 4, 64], Kind::Float).to_device(device);
         let found = first(&op, &[tokens(), tokens(), tokens()]);
         let found = [found, first(&back, &[tokens(), tokens(), tokens(), tokens(), tokens(), lse])];
@@ -352,7 +386,7 @@ fn bytes_per_second_of_quantising() {
     let Some(device) = device() else { return };
     for kind in [Kind::Float, Kind::BFloat16] {
         for side in [1024, 4096, 8192] {
-            let op = Op::Quantize { to: Kind::Float8e4m3fn };
+            let op = Op::Quantize(op::Quantize { to: Kind::Float8e4m3fn });
             let x = normal(&[side, side], kind).to_device(device);
             let time = |run: &dyn Fn() -> Outs| {
                 (0..3).for_each(|_| assert_eq!(run().len(), 3));

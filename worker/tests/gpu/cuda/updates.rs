@@ -2,8 +2,8 @@
 
 use crate::cuda::operands::{KINDS, Layout, between, device, lay, near, normal, same};
 use enn_worker::backend::cuda::adamw::{self, FlatArray};
-use enn_worker::op::Op;
 use enn_worker::op::row::Launch;
+use enn_worker::op::{self, Op};
 use tch::{Device, Kind, Tensor};
 
 fn scalar(x: f64, device: Device) -> Tensor {
@@ -25,7 +25,12 @@ fn launch(op: &Op, ins: &[Tensor], own: bool) -> Vec<Tensor> {
 fn numbers_of_a_step() {
     let Some(device) = device() else { return };
     for clip in [0.0, 1.0] {
-        let op = Op::StepScalars { beta1: 0.9.into(), beta2: 0.95.into(), decay: 0.1.into(), clip: clip.into() };
+        let op = Op::StepScalars(op::StepScalars {
+            beta1: 0.9.into(),
+            beta2: 0.95.into(),
+            decay: 0.1.into(),
+            clip: clip.into(),
+        });
         for norm in [4.0, 400.0, f64::NAN, f64::INFINITY] {
             let numbers = [norm, 8.0, 1e-3, 2.0, 5.0];
             let cpu = numbers.map(|x| scalar(x, Device::Cpu));
@@ -51,7 +56,7 @@ fn adamw_over_more_arrays_than_one_launch_takes() {
         for layout in [Layout::Dense, Layout::Misaligned] {
             let lengths: Vec<i64> = [7, 5000, 1, 4097, 0, 16, 8192].into_iter().cycle().take(130).collect();
             let decays = (0..130).map(|i| i % 2).collect();
-            let op = Op::AdamW { eps: 1e-8.into(), decays, shadows: false, average: Some(0.99.into()) };
+            let op = Op::AdamW(op::AdamW { eps: 1e-8.into(), decays, shadows: false, average: Some(0.99.into()) });
             let on = |device| vec![numbers.to_device(device), scalar(6.0, device), scalar(1.0, device)];
             let mut cpu = on(Device::Cpu);
             let mut gpu = on(device);
@@ -88,7 +93,8 @@ fn adamw_over_more_arrays_than_one_launch_takes() {
 fn adamw_writes_the_copies_as_the_plain_reference_does() {
     let Some(device) = device() else { return };
     let numbers = Tensor::from_slice(&[0.125f32, 0.1, 0.05, 0.999, -1e-2, 1.4]);
-    let op = Op::AdamW { eps: 1e-8.into(), decays: [1, 0].into_iter().collect(), shadows: true, average: None };
+    let op =
+        Op::AdamW(op::AdamW { eps: 1e-8.into(), decays: [1, 0].into_iter().collect(), shadows: true, average: None });
     for low in [Kind::BFloat16, Kind::Half] {
         let arrays: Vec<Tensor> = [1003, 4096]
             .into_iter()
@@ -117,7 +123,7 @@ fn adamw_writes_the_copies_as_the_plain_reference_does() {
 #[test]
 fn averages_and_zeros() {
     let Some(device) = device() else { return };
-    let op = Op::Average { decay: 0.99.into() };
+    let op = Op::Average(op::Average { decay: 0.99.into() });
     for (layout, taken) in [(Layout::Dense, 1.0), (Layout::Misaligned, 1.0), (Layout::Dense, 0.0)] {
         let mut cpu = vec![scalar(6.0, Device::Cpu), scalar(taken, Device::Cpu)];
         for length in [7, 5000, 0, 16, 8192].into_iter().cycle().take(130) {
@@ -135,7 +141,7 @@ fn averages_and_zeros() {
         }
         for kind in KINDS {
             let arrays: Vec<Tensor> = [7, 5000, 0, 4096].iter().map(|&n| lie(&normal(&[n], kind))).collect();
-            launch(&Op::Zero, &arrays, true);
+            launch(&Op::Zero(op::Zero), &arrays, true);
             assert!(arrays.iter().all(|x| x.count_nonzero(None::<i64>).int64_value(&[]) == 0), "{kind:?} {layout:?}");
         }
     }
@@ -171,17 +177,17 @@ fn norm_of_all_gradients() {
         let arrays: Vec<Tensor> = [7, 5000, 0, 100_003].iter().map(|&n| normal(&[n], kind) * 3.0).collect();
         let laid: Vec<Tensor> = arrays.iter().map(|x| lay(x, Layout::Misaligned, device)).collect();
         let wide: Vec<Tensor> = arrays.iter().map(|x| x.to_kind(Kind::Double)).collect();
-        let found = launch(&Op::GlobalNorm, &laid, true);
-        let expected = launch(&Op::GlobalNorm, &wide, false);
+        let found = launch(&Op::GlobalNorm(op::GlobalNorm), &laid, true);
+        let expected = launch(&Op::GlobalNorm(op::GlobalNorm), &wide, false);
         near("norm", &found[0], &expected[0], Kind::Float);
-        same("repeat", &found[0], &launch(&Op::GlobalNorm, &laid, true)[0]);
+        same("repeat", &found[0], &launch(&Op::GlobalNorm(op::GlobalNorm), &laid, true)[0]);
         let behind = |norm: &[Tensor], arrays: &[Tensor]| [norm[0].shallow_clone(), arrays[1].shallow_clone()];
         let laid_behind = behind(&found, &laid);
         let wide_behind = behind(&expected, &wide);
-        let found = launch(&Op::GlobalNorm, &laid_behind, true);
-        let expected = launch(&Op::GlobalNorm, &wide_behind, false);
+        let found = launch(&Op::GlobalNorm(op::GlobalNorm), &laid_behind, true);
+        let expected = launch(&Op::GlobalNorm(op::GlobalNorm), &wide_behind, false);
         near("norm and another", &found[0], &expected[0], Kind::Float);
         let _ = laid[3].narrow(0, 99_999, 1).fill_(f64::NAN);
-        assert!(launch(&Op::GlobalNorm, &laid, true)[0].double_value(&[]).is_nan());
+        assert!(launch(&Op::GlobalNorm(op::GlobalNorm), &laid, true)[0].double_value(&[]).is_nan());
     }
 }
