@@ -457,6 +457,7 @@ impl World {
     /// A stopped agent goes on.
     pub(super) fn machine_wakes(&mut self, machine: Machine) {
         if let Some(id) = self.machines[machine.0].agent {
+            self.observer.note_wake(id, self.now);
             self.on_membership(id, |membership, now| membership.woke(now));
         }
     }

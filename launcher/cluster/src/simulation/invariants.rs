@@ -162,6 +162,10 @@ impl Observer {
         };
     }
 
+    pub(super) fn note_wake(&mut self, agent: u64, now: Time) {
+        self.last_stop_end.insert(agent, now);
+    }
+
     pub(super) fn note_signal(&mut self, agent: u64, _now: Time, _signal: StopSignal) {
         *self.signals.entry(agent).or_default() += 1;
     }
@@ -215,6 +219,15 @@ impl World {
 
     pub(super) fn lead_taken(&mut self, id: u64, _epoch: Epoch, snapshot: &RunSnapshot) {
         self.check_stop_kept(id, snapshot, "the snapshot of a new leader");
+        self.snapshot_learned(id, snapshot);
+    }
+
+    /// A leader learns from a snapshot that the run ends as failed.
+    fn snapshot_learned(&mut self, id: u64, snapshot: &RunSnapshot) {
+        let now = self.now;
+        if snapshot.giving_up.is_some() {
+            self.view(id).giving_up_at.get_or_insert(now);
+        }
     }
 
     /// An accepted stop is in every later snapshot.
@@ -282,6 +295,9 @@ impl World {
                     let has_device = living.stateful;
                     let seen = SeenWorker { node, slot, has_device, settled: false };
                     view.workers.entry(living.worker).or_insert(seen);
+                }
+                if let Some(snapshot) = &inventory.snapshot {
+                    self.snapshot_learned(id, snapshot);
                 }
                 if inventory.stop.is_some() || inventory.snapshot.as_ref().is_some_and(|known| known.stop.is_some()) {
                     self.stop_learned(id);
@@ -630,7 +646,9 @@ impl World {
             now.saturating_sub(at) >= half.map_or(HALT_WAIT, |half| half.min(HALT_WAIT))
         });
         let grace_over = [view.stop_at, view.giving_up_at].into_iter().flatten().any(|at| now >= at + grace);
+        let given_up_before = view.workers.get(&process.worker).is_none_or(|seen| seen.settled);
         let excused = late
+            || given_up_before
             || hung
             || grace_over
             || node_ends
@@ -725,9 +743,11 @@ impl World {
         let Some(SeenRequest { request, at }) = self.view(id).requests.remove(&request) else {
             return self.violation("11", format!("n{id} answers {request:?} twice, or before it was asked"));
         };
-        let Answer::Accepted { .. } = answer else { return };
+        let Answer::Accepted { says } = answer else { return };
+        // The answer may tell that not all nodes know: the wait is over, or the run is.
+        let tells = says.contains("have not said that they know");
         match &request {
-            Request::Stop {} | Request::Drain { node: None } => self.stop_answered(id, at),
+            Request::Stop {} | Request::Drain { node: None } => self.stop_answered(id, at, tells),
             Request::Drain { node: Some(host) } => {
                 if self.observer.rounds > 0 && self.plan.several_nodes() {
                     let host = host.clone();
@@ -739,7 +759,7 @@ impl World {
     }
 
     /// A stop was accepted: the other nodes know it, or did not say so in time.
-    fn stop_answered(&mut self, id: u64, at: Time) {
+    fn stop_answered(&mut self, id: u64, at: Time, tells: bool) {
         let now = self.now;
         self.stop_learned(id);
         let begun = self.observer.rounds > 0;
@@ -751,7 +771,7 @@ impl World {
         let knows = |node: &&NodeId| view.stop_sent.contains(node) && acked(node);
         let all = others.iter().all(|node| knows(&node));
         let waited = now.saturating_sub(at) >= ACK_WAIT_MAX;
-        if begun && !others.is_empty() && !all && !waited {
+        if begun && !others.is_empty() && !all && !waited && !tells {
             self.violation("10", format!("n{id} answers a stop that other nodes do not know yet"));
         }
         if begun && all {
