@@ -1,0 +1,89 @@
+//! The environment of one worker: torchrun's names and our own. Pure.
+
+use enn_common::wire::follower::SeatFacts;
+use enn_process::WorkerSpec;
+use std::{ffi::OsString, path::Path};
+
+/// Who a worker is, as far as its environment says it.
+#[derive(Debug, Clone)]
+pub(super) struct Identity<'a> {
+    pub(super) worker: u32,
+    /// The seat it is started for; a spare has none.
+    pub(super) seat: Option<SeatFacts>,
+    pub(super) control_fd: i32,
+    pub(super) broker: &'a Path,
+    pub(super) run_dir: &'a Path,
+    pub(super) store: Option<(&'a str, u16)>,
+}
+
+/// Variables that tell of a seat; who has none must not inherit the launcher's.
+pub(super) const OF_A_SEAT: [&str; 5] = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "ENN_ROUND"];
+
+/// Variables to set, over those inherited.
+pub(super) fn variables(spec: &WorkerSpec, identity: &Identity<'_>) -> Vec<(&'static str, OsString)> {
+    let number = |value: u64| OsString::from(value.to_string());
+    let mut variables = vec![
+        ("ENN_WORKER_ID", number(identity.worker.into())),
+        ("ENN_CONTROL_FD", OsString::from(identity.control_fd.to_string())),
+        ("ENN_BROKER", identity.broker.into()),
+        ("ENN_RUN_DIR", identity.run_dir.into()),
+    ];
+    if let Some(SeatFacts { round, rank, local_rank, world, local_world }) = identity.seat {
+        let values = [rank.into(), local_rank.into(), world.into(), local_world.into(), round];
+        variables.extend(OF_A_SEAT.into_iter().zip(values.map(number)));
+    }
+    if let Some((host, port)) = identity.store {
+        variables.push(("MASTER_ADDR", host.into()));
+        variables.push(("MASTER_PORT", number(port.into())));
+    }
+    variables.extend(spec.openmp());
+    variables.extend(spec.cublas());
+    variables.extend(spec.libraries().map(|path| ("LD_LIBRARY_PATH", path)));
+    variables
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enn_common::config::train::Device;
+
+    #[test]
+    fn libtorch_comes_first_and_the_rest_is_kept() {
+        let spec = WorkerSpec {
+            program: "enn-worker".into(),
+            args: Vec::new(),
+            library_dir: Some("/t/lib".into()),
+            library_path: Some("/a:/b".into()),
+            device: Device::Cpu,
+            threads: 3,
+            sleeps: true,
+            repeatable_products: true,
+        };
+        let identity = Identity {
+            worker: 7,
+            seat: Some(SeatFacts { round: 2, rank: 1, local_rank: 3, world: 4, local_world: 4 }),
+            control_fd: 9,
+            broker: Path::new("/tmp/b.sock"),
+            run_dir: Path::new("/run"),
+            store: Some(("127.0.0.1", 29500)),
+        };
+        let variables = super::variables(&spec, &identity);
+        let get = |name: &str| variables.iter().find(|(key, _)| *key == name).unwrap().1.to_str().unwrap().to_owned();
+        assert_eq!(get("LD_LIBRARY_PATH"), "/t/lib:/a:/b");
+        assert_eq!(
+            (get("RANK"), get("WORLD_SIZE"), get("ENN_ROUND"), get("ENN_CONTROL_FD")),
+            ("1".into(), "4".into(), "2".into(), "9".into())
+        );
+        assert_eq!(
+            (get("LOCAL_RANK"), get("LOCAL_WORLD_SIZE"), get("ENN_WORKER_ID")),
+            ("3".into(), "4".into(), "7".into())
+        );
+        assert_eq!((get("MASTER_PORT"), get("OMP_NUM_THREADS")), ("29500".into(), "3".into()));
+        assert_eq!((get("GOMP_SPINCOUNT"), get("CUBLAS_WORKSPACE_CONFIG")), ("1000".into(), ":4096:8".into()));
+        let spare = super::variables(&spec, &Identity { seat: None, ..identity });
+        assert!(
+            !spare.iter().any(|(name, _)| OF_A_SEAT.contains(name))
+                && spare.iter().any(|(name, _)| *name == "ENN_WORKER_ID")
+        );
+    }
+}
