@@ -26,7 +26,7 @@ use enn_common::{
     wire::{
         command::{Answer, Request},
         message::{Assignment, FromWorker, WorkerTask},
-        node_agent::{Epoch, NodeCommand, NodeEvent, RunSnapshot, StopSignal},
+        node_agent::{Epoch, NodeCommand, NodeEvent, RunSnapshot},
     },
 };
 use std::{
@@ -123,7 +123,6 @@ pub(super) struct Observer {
     /// Processes whose start and end a leader wrote. One that was frozen may write what its successor has written.
     journal_started: BTreeSet<(u64, u32)>,
     journal_ended: BTreeSet<(u64, u32)>,
-    signals: BTreeMap<u64, u32>,
     /// Every later snapshot has the request to stop.
     stop_is_safe: bool,
     last_fault_at: Time,
@@ -164,10 +163,6 @@ impl Observer {
 
     pub(super) fn note_wake(&mut self, agent: u64, now: Time) {
         self.last_stop_end.insert(agent, now);
-    }
-
-    pub(super) fn note_signal(&mut self, agent: u64, _now: Time, _signal: StopSignal) {
-        *self.signals.entry(agent).or_default() += 1;
     }
 
     fn host_of(&self, node: NodeId) -> String {
@@ -213,11 +208,11 @@ impl World {
         }
     }
 
-    pub(super) fn membership_over(&mut self, id: u64, _end: &MembershipEnd) {
+    pub(super) fn membership_over(&mut self, id: u64) {
         self.trace(|| format!("the membership is over for n{id}"));
     }
 
-    pub(super) fn lead_taken(&mut self, id: u64, _epoch: Epoch, snapshot: &RunSnapshot) {
+    pub(super) fn lead_taken(&mut self, id: u64, snapshot: &RunSnapshot) {
         self.check_stop_kept(id, snapshot, "the snapshot of a new leader");
         self.snapshot_learned(id, snapshot);
     }
@@ -272,7 +267,6 @@ impl World {
                     self.view(id).fenced = true;
                 }
             }
-            Input::Request { request: Request::Stop {} | Request::Drain { .. }, .. } => {}
             _ => {}
         }
     }
@@ -285,7 +279,6 @@ impl World {
     }
 
     fn event_observed(&mut self, id: u64, node: NodeId, event: &NodeEvent, epoch: Epoch) {
-        let now = self.now;
         match event {
             NodeEvent::Inventory(inventory) if inventory.epoch == epoch => {
                 let view = self.view(id);
@@ -333,7 +326,6 @@ impl World {
             }
             _ => {}
         }
-        let _ = now;
     }
 
     /// A leader learns that the run is to stop.
@@ -612,7 +604,7 @@ impl World {
         let standing = Self::held_by(self.processes.values().filter(reachable).filter(stands));
         let seated = |process: &&Process| view.seats.contains_key(&process.worker);
         let kept = Self::held_by(self.processes.values().filter(seated).filter(stands));
-        if standing > kept && standing > self.disk.furthest {
+        if standing > kept && standing > self.disk.furthest.max(Some(0)) {
             let newest = self.disk.furthest;
             let what = format!(
                 "round {round} of n{id} begins with {kept:?}, though {standing:?} stands ({newest:?} is saved)"
@@ -666,7 +658,7 @@ impl World {
             return;
         }
         let after = Self::held_by(self.processes.values().filter(counts));
-        if before > after && before > self.disk.furthest {
+        if before > after && before > self.disk.furthest.max(Some(0)) {
             let saved = self.disk.furthest;
             self.violation(
                 "7",
@@ -888,7 +880,7 @@ impl World {
             }
             RunEnd::Stopped(_) | RunEnd::Failed { .. } | RunEnd::HandedOff | RunEnd::CheckpointsUnusable { .. } => None,
         };
-        if wanted > saved {
+        if wanted > saved.max(Some(0)) {
             let end = &outcome.end;
             self.violation(
                 "liveness",
@@ -930,9 +922,6 @@ impl World {
         self.observer.last_fault_at = self.now;
     }
 
-    /// Seats of a round are given on a node.
-    pub(super) fn seats_given(&mut self, _id: u64, _round: u64, _seats: &BTreeMap<WorkerId, Assignment>) {}
-
     pub(super) fn round_formed(&mut self, key: &GroupKey, step: u64, kept: bool) {
         self.trace(|| format!("round {} forms at step {step}, kept: {kept}", key.round));
     }
@@ -943,8 +932,6 @@ impl World {
         self.observer.last_step_at = self.now;
         self.trace(|| format!("round {} did step {step}", key.round));
     }
-
-    pub(super) fn snapshot_left(&mut self, _pid: Pid, _ticket: u64, _rank: u32, _step: u64, _attempt: &str) {}
 
     pub(super) fn state_lost(&mut self, pid: Pid) {
         if self.processes.get(&pid).is_some_and(|process| process.ended_by == Some(EndedBy::Fault)) {
