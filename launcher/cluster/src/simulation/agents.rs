@@ -231,7 +231,6 @@ impl World {
                 }
             }
             NodeEffect::Seat { round, seats } => {
-                self.seats_given(id, round, &seats);
                 let plan = RoundPlan { round: Round(round), seats };
                 self.on_roster(id, |roster| roster.begin(plan));
             }
@@ -479,7 +478,7 @@ impl World {
             }
             News::RunEnded(end) => {
                 let end = membership_end(end, elastic);
-                self.membership_over(id, &end);
+                self.membership_over(id);
                 if leads {
                     self.feed_leader(id, Input::MembershipOver(end.clone()));
                 }

@@ -13,7 +13,6 @@ const KEPT: usize = 3;
 /// A committed checkpoint.
 #[derive(Debug, Clone)]
 pub(super) struct Checkpoint {
-    pub(super) attempt: String,
     pub(super) damaged: bool,
 }
 
@@ -68,7 +67,7 @@ impl Disk {
     /// Makes the shards a checkpoint, and removes old ones.
     pub(super) fn commit(&mut self, attempt: &str, step: u64) -> PathBuf {
         self.shards.remove(&(attempt.to_owned(), step));
-        self.checkpoints.insert(step, Checkpoint { attempt: attempt.to_owned(), damaged: false });
+        self.checkpoints.insert(step, Checkpoint { damaged: false });
         self.furthest = self.furthest.max(Some(step));
         while self.checkpoints.len() > KEPT {
             self.checkpoints.pop_first();

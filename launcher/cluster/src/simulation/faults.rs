@@ -2,7 +2,7 @@
 
 use super::{
     links::{Frame, Machine},
-    processes::{EndedBy, Hang, Pid, Stage, Trap, TrapPoint},
+    processes::{EndedBy, Hang, Pid, Trap, TrapPoint},
     random::Random,
     run_plan::RunPlan,
     world::{Event, Time, World},
@@ -115,7 +115,9 @@ impl Fault {
     fn may_hang_in_step(&self) -> bool {
         matches!(
             self,
-            Self::HangWorker(..) | Self::Unkillable(..) | Self::Trap(TrapPoint::InStep | TrapPoint::BeforeReady, Trap::Hang(_))
+            Self::HangWorker(..)
+                | Self::Unkillable(..)
+                | Self::Trap(TrapPoint::InStep | TrapPoint::BeforeReady, Trap::Hang(_))
         )
     }
 
@@ -374,7 +376,6 @@ impl World {
     }
 
     fn signal_node(&mut self, id: u64, signal: StopSignal) {
-        self.observer.note_signal(id, self.now, signal);
         self.node_later(id, NodeInput::Signal(signal));
     }
 
@@ -457,6 +458,7 @@ impl World {
     /// A stopped agent goes on.
     pub(super) fn machine_wakes(&mut self, machine: Machine) {
         if let Some(id) = self.machines[machine.0].agent {
+            self.observer.note_wake(id, self.now);
             self.on_membership(id, |membership, now| membership.woke(now));
         }
     }
@@ -530,11 +532,6 @@ impl World {
             _ => FromWorker::OutOfMemory { step, error: "no memory".into() },
         };
         self.say(pid, message);
-    }
-
-    /// Whether the process works in a round.
-    pub(super) fn works_in_round(&self, pid: Pid) -> bool {
-        self.processes.get(&pid).is_some_and(|process| matches!(process.stage, Stage::InGroup(_)))
     }
 }
 

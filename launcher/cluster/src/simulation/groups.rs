@@ -423,7 +423,6 @@ impl World {
         let metric = (rank == 0).then_some(1.0);
         let boxes: Vec<BoxOf> = Vec::new();
         let shard = StagedShard { step, epoch, dir, metric, ticket, at: 0, boxes, blake3: false, blocked: 0.0, must };
-        self.snapshot_left(pid, ticket, rank, step, &key.attempt);
         self.say(pid, FromWorker::ShardStaged(Box::new(shard)));
     }
 

@@ -26,7 +26,7 @@ use enn_common::{
     wire::{
         command::{Answer, Request},
         message::{Assignment, FromWorker, WorkerTask},
-        node_agent::{Epoch, NodeCommand, NodeEvent, RunSnapshot, StopSignal},
+        node_agent::{Epoch, NodeCommand, NodeEvent, RunSnapshot},
     },
 };
 use std::{
@@ -123,7 +123,6 @@ pub(super) struct Observer {
     /// Processes whose start and end a leader wrote. One that was frozen may write what its successor has written.
     journal_started: BTreeSet<(u64, u32)>,
     journal_ended: BTreeSet<(u64, u32)>,
-    signals: BTreeMap<u64, u32>,
     /// Every later snapshot has the request to stop.
     stop_is_safe: bool,
     last_fault_at: Time,
@@ -162,8 +161,8 @@ impl Observer {
         };
     }
 
-    pub(super) fn note_signal(&mut self, agent: u64, _now: Time, _signal: StopSignal) {
-        *self.signals.entry(agent).or_default() += 1;
+    pub(super) fn note_wake(&mut self, agent: u64, now: Time) {
+        self.last_stop_end.insert(agent, now);
     }
 
     fn host_of(&self, node: NodeId) -> String {
@@ -209,12 +208,21 @@ impl World {
         }
     }
 
-    pub(super) fn membership_over(&mut self, id: u64, _end: &MembershipEnd) {
+    pub(super) fn membership_over(&mut self, id: u64) {
         self.trace(|| format!("the membership is over for n{id}"));
     }
 
-    pub(super) fn lead_taken(&mut self, id: u64, _epoch: Epoch, snapshot: &RunSnapshot) {
+    pub(super) fn lead_taken(&mut self, id: u64, snapshot: &RunSnapshot) {
         self.check_stop_kept(id, snapshot, "the snapshot of a new leader");
+        self.snapshot_learned(id, snapshot);
+    }
+
+    /// A leader learns from a snapshot that the run ends as failed.
+    fn snapshot_learned(&mut self, id: u64, snapshot: &RunSnapshot) {
+        let now = self.now;
+        if snapshot.giving_up.is_some() {
+            self.view(id).giving_up_at.get_or_insert(now);
+        }
     }
 
     /// An accepted stop is in every later snapshot.
@@ -259,7 +267,6 @@ impl World {
                     self.view(id).fenced = true;
                 }
             }
-            Input::Request { request: Request::Stop {} | Request::Drain { .. }, .. } => {}
             _ => {}
         }
     }
@@ -272,7 +279,6 @@ impl World {
     }
 
     fn event_observed(&mut self, id: u64, node: NodeId, event: &NodeEvent, epoch: Epoch) {
-        let now = self.now;
         match event {
             NodeEvent::Inventory(inventory) if inventory.epoch == epoch => {
                 let view = self.view(id);
@@ -282,6 +288,9 @@ impl World {
                     let has_device = living.stateful;
                     let seen = SeenWorker { node, slot, has_device, settled: false };
                     view.workers.entry(living.worker).or_insert(seen);
+                }
+                if let Some(snapshot) = &inventory.snapshot {
+                    self.snapshot_learned(id, snapshot);
                 }
                 if inventory.stop.is_some() || inventory.snapshot.as_ref().is_some_and(|known| known.stop.is_some()) {
                     self.stop_learned(id);
@@ -317,7 +326,6 @@ impl World {
             }
             _ => {}
         }
-        let _ = now;
     }
 
     /// A leader learns that the run is to stop.
@@ -596,7 +604,7 @@ impl World {
         let standing = Self::held_by(self.processes.values().filter(reachable).filter(stands));
         let seated = |process: &&Process| view.seats.contains_key(&process.worker);
         let kept = Self::held_by(self.processes.values().filter(seated).filter(stands));
-        if standing > kept && standing > self.disk.furthest {
+        if standing > kept && standing > self.disk.furthest.max(Some(0)) {
             let newest = self.disk.furthest;
             let what = format!(
                 "round {round} of n{id} begins with {kept:?}, though {standing:?} stands ({newest:?} is saved)"
@@ -630,7 +638,9 @@ impl World {
             now.saturating_sub(at) >= half.map_or(HALT_WAIT, |half| half.min(HALT_WAIT))
         });
         let grace_over = [view.stop_at, view.giving_up_at].into_iter().flatten().any(|at| now >= at + grace);
+        let given_up_before = view.workers.get(&process.worker).is_none_or(|seen| seen.settled);
         let excused = late
+            || given_up_before
             || hung
             || grace_over
             || node_ends
@@ -648,7 +658,7 @@ impl World {
             return;
         }
         let after = Self::held_by(self.processes.values().filter(counts));
-        if before > after && before > self.disk.furthest {
+        if before > after && before > self.disk.furthest.max(Some(0)) {
             let saved = self.disk.furthest;
             self.violation(
                 "7",
@@ -725,9 +735,11 @@ impl World {
         let Some(SeenRequest { request, at }) = self.view(id).requests.remove(&request) else {
             return self.violation("11", format!("n{id} answers {request:?} twice, or before it was asked"));
         };
-        let Answer::Accepted { .. } = answer else { return };
+        let Answer::Accepted { says } = answer else { return };
+        // The answer may tell that not all nodes know: the wait is over, or the run is.
+        let tells = says.contains("have not said that they know");
         match &request {
-            Request::Stop {} | Request::Drain { node: None } => self.stop_answered(id, at),
+            Request::Stop {} | Request::Drain { node: None } => self.stop_answered(id, at, tells),
             Request::Drain { node: Some(host) } => {
                 if self.observer.rounds > 0 && self.plan.several_nodes() {
                     let host = host.clone();
@@ -739,7 +751,7 @@ impl World {
     }
 
     /// A stop was accepted: the other nodes know it, or did not say so in time.
-    fn stop_answered(&mut self, id: u64, at: Time) {
+    fn stop_answered(&mut self, id: u64, at: Time, tells: bool) {
         let now = self.now;
         self.stop_learned(id);
         let begun = self.observer.rounds > 0;
@@ -751,7 +763,7 @@ impl World {
         let knows = |node: &&NodeId| view.stop_sent.contains(node) && acked(node);
         let all = others.iter().all(|node| knows(&node));
         let waited = now.saturating_sub(at) >= ACK_WAIT_MAX;
-        if begun && !others.is_empty() && !all && !waited {
+        if begun && !others.is_empty() && !all && !waited && !tells {
             self.violation("10", format!("n{id} answers a stop that other nodes do not know yet"));
         }
         if begun && all {
@@ -868,7 +880,7 @@ impl World {
             }
             RunEnd::Stopped(_) | RunEnd::Failed { .. } | RunEnd::HandedOff | RunEnd::CheckpointsUnusable { .. } => None,
         };
-        if wanted > saved {
+        if wanted > saved.max(Some(0)) {
             let end = &outcome.end;
             self.violation(
                 "liveness",
@@ -910,9 +922,6 @@ impl World {
         self.observer.last_fault_at = self.now;
     }
 
-    /// Seats of a round are given on a node.
-    pub(super) fn seats_given(&mut self, _id: u64, _round: u64, _seats: &BTreeMap<WorkerId, Assignment>) {}
-
     pub(super) fn round_formed(&mut self, key: &GroupKey, step: u64, kept: bool) {
         self.trace(|| format!("round {} forms at step {step}, kept: {kept}", key.round));
     }
@@ -923,8 +932,6 @@ impl World {
         self.observer.last_step_at = self.now;
         self.trace(|| format!("round {} did step {step}", key.round));
     }
-
-    pub(super) fn snapshot_left(&mut self, _pid: Pid, _ticket: u64, _rank: u32, _step: u64, _attempt: &str) {}
 
     pub(super) fn state_lost(&mut self, pid: Pid) {
         if self.processes.get(&pid).is_some_and(|process| process.ended_by == Some(EndedBy::Fault)) {

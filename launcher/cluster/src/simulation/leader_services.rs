@@ -41,7 +41,6 @@ pub(super) enum StoreTask {
     Commit(CompleteCheckpoint),
     MakeRoom,
     Discard { attempt: String, below: u64 },
-    Write,
 }
 
 /// The part of an agent that leads.
@@ -57,8 +56,6 @@ pub(super) struct Leader {
     wake: Option<Time>,
     /// Requests that were taken and not answered.
     pub(super) requests: BTreeMap<RequestId, Request>,
-    /// It was told that it may write nothing more.
-    pub(super) fenced: bool,
     pub(super) outcome: Option<RunOutcome>,
 }
 
@@ -75,7 +72,6 @@ impl Leader {
             working: false,
             wake: None,
             requests: BTreeMap::new(),
-            fenced: false,
             outcome: None,
         }
     }
@@ -108,7 +104,7 @@ impl World {
         let mut settings = self.plan.supervisor(NodeId(id), &agent.host, format!("{id:x}"));
         settings.first_round = self.disk.log_dirs.last().map_or(0, |last| last + 1);
         self.trace(|| format!("n{id} leads epoch {} from {snapshot:?}", epoch.0));
-        self.lead_taken(id, epoch, &snapshot);
+        self.lead_taken(id, &snapshot);
         let supervisor = Supervisor::take_over(settings, KernelBook::default(), snapshot);
         self.install_leader(id, supervisor, epoch);
         self.feed_leader(id, Input::MembershipFormed { epoch, members });
@@ -372,7 +368,6 @@ impl World {
                 self.disk.discard(&attempt, below);
                 None
             }
-            StoreTask::Write => None,
         }
     }
 
@@ -406,7 +401,7 @@ fn refused(task: StoreTask) -> Option<Input> {
         }
         StoreTask::SetAside(_) => Some(Input::CheckpointSetAside(Err(error))),
         StoreTask::MakeRoom => Some(Input::RoomMade { removed: false }),
-        StoreTask::Discard { .. } | StoreTask::Write => None,
+        StoreTask::Discard { .. } => None,
     }
 }
 

@@ -22,9 +22,6 @@ impl World {
         last + work + patience + self.plan.grace
     }
 
-    /// Checks that cost little, after each event.
-    pub(super) fn check_always(&self) {}
-
     /// The run did not come to an end.
     pub(super) fn not_over(&mut self) {
         let mut left = Vec::new();

@@ -2,7 +2,6 @@
 
 use super::{
     faults::{Fault, PlannedFault},
-    links::Machine,
     processes::Hang,
     random::Random,
     run_plan::{RunPlan, Sharding},
@@ -88,9 +87,4 @@ fn a_leader_dies_before_every_effect() {
             effect += stride;
         }
     }
-}
-
-#[test]
-fn machines_have_names() {
-    assert_eq!(Machine(3).0, 3);
 }

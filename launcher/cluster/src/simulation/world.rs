@@ -270,7 +270,6 @@ impl World {
                 break;
             }
             self.handle(scheduled.event);
-            self.check_always();
             if self.violation.is_some() || self.is_over() {
                 break;
             }

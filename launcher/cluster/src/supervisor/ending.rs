@@ -166,10 +166,7 @@ impl Supervisor {
             return false;
         }
         if others.is_none() {
-            self.nodes.stay(NodeIndex::OWN);
-            self.request_handled();
-            self.count_world();
-            self.warn(words::leader_not_drained(&host));
+            self.stay_undrained();
             return false;
         }
         self.journal(EventKind::NodeLost { host: host.clone(), reason: words::leader_drained() });
@@ -188,6 +185,15 @@ impl Supervisor {
         self.dismiss(&left);
         self.phase = Phase::HandingOff { until: self.now + HAND_OFF_WAIT_MAX, handed_off: false };
         true
+    }
+
+    /// This node, which was drained, has to go on: no other one can.
+    pub(super) fn stay_undrained(&mut self) {
+        self.nodes.stay(NodeIndex::OWN);
+        self.request_handled();
+        self.count_world();
+        let host = self.settings.host.clone();
+        self.warn(words::leader_not_drained(&host));
     }
 
     /// Answer to `HandOff`.

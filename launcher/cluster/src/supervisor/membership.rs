@@ -279,6 +279,10 @@ impl Supervisor {
             // Should it come again, it may stay.
             self.request_handled();
         }
+        if self.nodes.are_all_leaving() {
+            // The nodes that were to go on are gone.
+            self.stay_undrained();
+        }
         self.count_world();
         let ids = self.workers.on(lost.index);
         for id in &ids {

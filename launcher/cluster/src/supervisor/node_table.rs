@@ -232,6 +232,11 @@ impl NodeTable {
         &self.leaving
     }
 
+    /// Returns whether the workers of all nodes are to leave, that of the leader included.
+    pub(super) fn are_all_leaving(&self) -> bool {
+        self.leaving.contains(&NodeIndex::OWN) && self.leaving.len() == self.nodes.len()
+    }
+
     /// The workers of a node are to leave it.
     pub(super) fn leave(&mut self, index: NodeIndex) {
         if let Some(node) = self.nodes.get_mut(&index).filter(|node| node.leaving == Leaving::No) {

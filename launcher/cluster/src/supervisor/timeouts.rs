@@ -152,7 +152,9 @@ impl Supervisor {
         }
         let pulses: Vec<Pulse> = self.workers.not_standing().filter_map(|worker| self.pulse(worker)).collect();
         let connecting = |worker: &Worker| worker.lives() && worker.connected.is_none();
-        let all = !self.workers.not_standing().any(connecting);
+        // A report may be here before the page that shows the same progress.
+        let moved = self.round.progress_at + limit > self.now;
+        let all = !moved && !self.workers.not_standing().any(connecting);
         match hang::find(&pulses, all, limit) {
             HangFinding::Hung(pulse) => {
                 self.round.hang_check = self.now + limit;

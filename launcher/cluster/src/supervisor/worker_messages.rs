@@ -207,6 +207,7 @@ impl Supervisor {
     /// A message of the present round. Most are journaled as they are.
     fn round_message(&mut self, id: WorkerId, rank: Rank, message: FromWorker) {
         let round = self.round.number;
+        self.round.progress_at = self.now;
         let what = match message {
             FromWorker::CheckpointDamaged { path, file } => {
                 self.round.damaged.get_or_insert(DamagedCheckpoint { path, file });
