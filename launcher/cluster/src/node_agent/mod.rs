@@ -9,18 +9,18 @@ pub(crate) mod environment;
 pub(crate) mod error;
 mod evidence;
 pub mod input;
-mod process;
 mod kept_snapshots;
 mod page_watch;
+mod process;
 mod report;
 pub mod settings;
 pub(crate) mod shell;
 mod snapshots;
 pub mod state;
-mod unix;
-mod view;
 #[cfg(test)]
 mod tests;
+mod unix;
+mod view;
 mod worker_records;
 
 pub use error::AgentError;
