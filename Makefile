@@ -47,11 +47,17 @@ demo: build ## Train, predict and report on real weather data with two elastic w
 	echo "predictions  $$run/predictions/weather.parquet"
 	echo "report       $$run/report.html"
 
-# In the dev profile, which compiles an edit soonest. Tests that need nothing are those of the default members.
+# In the dev profile, which compiles an edit soonest. Tests that need nothing are those of the default members; some of them change limits of
+# their process, and want one for themselves.
 check: libtorch ## What to run before each commit: format, clippy, tidy, unit tests that need no libtorch
 	@$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	PROPTEST_CASES=32 $(CARGO) test --quiet --lib
+	export PROPTEST_CASES=32
+	if $(CARGO) nextest --version > /dev/null 2>&1; then
+		$(CARGO) nextest run --lib --status-level fail --final-status-level fail
+	else
+		$(CARGO) test --quiet --lib
+	fi
 	$(CARGO) test --quiet --test plain -- tidy measured second_tries
 
 # Slurm's tests wait for Slurm: they run beside the others. Tests of documentation run in the crates that have some. WITHOUT is a filter of

@@ -151,7 +151,7 @@ mod tests {
         let answers = inbox.sender();
         thread.run_within(Duration::from_secs(60), move || answers.send(7));
         assert_eq!(inbox.take(), [7]);
-        thread.run_within(Duration::from_millis(1), move || drop(hang.recv()));
+        thread.run_within(Duration::from_millis(1), move || _ = hang.recv());
         let began = Instant::now();
         drop(thread);
         assert!(began.elapsed() < Duration::from_secs(5));
