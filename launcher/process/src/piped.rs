@@ -62,13 +62,13 @@ type Read<R> = fn(&mut BufReader<ChildStdout>) -> io::Result<Option<R>>;
 impl<R: DeserializeOwned + Send + 'static> Piped<R> {
     /// Starts a worker in the mode of `flag`; its temporary files go into `scratch`.
     pub fn start(worker: &WorkerSpec, flag: &str, scratch: &Path) -> Result<Self, PipeError> {
-        Self::start_heard(worker, flag, scratch, get)
+        Self::start_reading(worker, flag, scratch, get)
     }
 }
 
 impl<R: Send + 'static> Piped<R> {
     /// [`Piped::start`], of a worker whose replies are read by `read`.
-    pub fn start_heard(worker: &WorkerSpec, flag: &str, scratch: &Path, read: Read<R>) -> Result<Self, PipeError> {
+    pub fn start_reading(worker: &WorkerSpec, flag: &str, scratch: &Path, read: Read<R>) -> Result<Self, PipeError> {
         let mut command = secrets::command(&worker.program);
         command.arg(flag).stdin(Stdio::piped()).stdout(Stdio::piped());
         // A Ctrl-C is for enn alone: the worker ends with its input, and clears up.
@@ -117,7 +117,7 @@ impl<R: Send + 'static> Piped<R> {
     }
 
     /// The next reply.
-    pub fn hear(&mut self) -> Result<R, PipeError> {
+    pub fn receive(&mut self) -> Result<R, PipeError> {
         match self.replies.recv_timeout(self.wait) {
             Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Err(PipeError::Cut(self.status())),
             Ok(reply) => reply.map_err(PipeError::Pipe),
@@ -139,7 +139,7 @@ impl<R: Send + 'static> Piped<R> {
 }
 
 impl<R> Piped<R> {
-    /// What the system says of a worker that has closed its output.
+    /// Returns how a worker ended that has closed its output, in brackets; empty when it has not.
     fn status(&mut self) -> String {
         let deadline = Some(Instant::now() + END_WAIT_MAX);
         if let Ok(pidfd) = pidfd(self.child.id()) {

@@ -232,7 +232,7 @@ fn graph_by(job: &ExportJob, worker: &WorkerSpec, dir: &Path) -> Result<String, 
         other => worker_error(other),
     })?;
     piped.say(job).map_err(worker_error)?;
-    let reply = piped.hear().map_err(worker_error)?;
+    let reply = piped.receive().map_err(worker_error)?;
     // The worker ends by itself after its job.
     piped.end().map_err(worker_error)?;
     match reply {

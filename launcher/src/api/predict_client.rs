@@ -56,7 +56,7 @@ impl PredictClient {
             ScratchDir::Own(dir) => (dir, Some(dir.to_owned())),
             ScratchDir::Shared(dir) => (dir, None),
         };
-        let piped = Piped::start_heard(worker, "--serve", dir, receive).map_err(|error| match error {
+        let piped = Piped::start_reading(worker, "--serve", dir, receive).map_err(|error| match error {
             PipeError::Start(source) => Error::Read { path: worker.program.clone(), source },
             other => worker_error(other),
         })?;
@@ -159,7 +159,7 @@ impl PredictClient {
     /// Receives the next reply and logs the warnings before it.
     fn receive(&mut self) -> Result<Response, Error> {
         loop {
-            match self.worker.hear().map_err(worker_error)? {
+            match self.worker.receive().map_err(worker_error)? {
                 Response { reply: ServeReply::Warned { message }, .. } => tracing::warn!("{message}"),
                 Response { reply: ServeReply::Failed { error }, .. } => return Err(Error::Worker(error)),
                 response => return Ok(response),

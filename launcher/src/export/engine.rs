@@ -163,7 +163,7 @@ fn ask<T: serde::Serialize>(
     task: &Task,
 ) -> Result<EngineReply, ExportError> {
     let sent = worker.say(line);
-    match worker.hear() {
+    match worker.receive() {
         Ok(EngineReply::Failed { error }) => Err(task.refused(error)),
         Ok(reply) => Ok(reply),
         Err(heard) => Err(match sent.err().unwrap_or(heard) {

@@ -8,7 +8,7 @@ use crate::supervisor::{
 };
 use std::path::Path;
 
-/// What went wrong with a checkpoint.
+/// Cause of a failed operation on checkpoints.
 pub type CheckpointFailure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Store of a run's checkpoints. All calls come from one thread.
@@ -27,7 +27,7 @@ pub trait Checkpoints: Send {
     /// wrong with it.
     ///
     /// # Errors
-    /// It cannot be taken from them.
+    /// The checkpoint cannot be set aside.
     fn set_aside(&mut self, _path: &Path, _file: Option<&Path>) -> Result<Option<String>, CheckpointFailure> {
         Ok(None)
     }

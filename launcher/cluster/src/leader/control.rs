@@ -138,7 +138,7 @@ struct ControlServer {
 struct ControlCaller {
     stream: UnixStream,
     line: Vec<u8>,
-    /// What is still to be written; `None` before the line is whole.
+    /// Rest of the answer; `None` before the line is whole.
     answer: Option<Vec<u8>>,
     until: Instant,
 }

@@ -64,7 +64,7 @@ impl Drop for KeptSnapshot {
 /// Name of a snapshot: a worker uses a ticket once.
 pub(super) type SnapshotName = (WorkerId, u64);
 
-/// What becomes of a snapshot.
+/// State of a snapshot.
 #[derive(Debug)]
 enum Kept {
     Waiting(KeptSnapshot),
@@ -85,7 +85,7 @@ pub(super) struct Snapshots(BTreeMap<SnapshotName, Kept>);
 pub(super) enum Writing {
     /// Write this one, and answer by [`Snapshots::written`].
     Begin(KeptSnapshot),
-    /// It cannot be written.
+    /// The snapshot cannot be written.
     Refused(WriteFailure),
 }
 

@@ -81,7 +81,7 @@ pub fn run(
 /// Does the same over all nodes that meet in the membership service, which this node hosts.
 ///
 /// # Errors
-/// As [`run`].
+/// Those of [`run`].
 pub fn lead(
     spec: &AgentSpec,
     checkpoints: Box<dyn Checkpoints>,

@@ -80,7 +80,7 @@ enum Source {
 /// Begins to prepare a leader in another thread.
 pub(super) type BeginLead<'a> = &'a mut dyn FnMut(TakeOver);
 
-/// What the loop is made of.
+/// Parts of the loop.
 pub(super) struct LoopParts<'a> {
     pub(super) state: NodeState,
     /// Time zero of the node state.

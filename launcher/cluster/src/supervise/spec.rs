@@ -28,7 +28,7 @@ pub struct AgentSpec {
     pub workers_min: u32,
     /// Workers that the machine has room for: the run may be resized up to there.
     pub workers_max: u32,
-    /// What happens after a failure. Only training re-forms.
+    /// Reaction to a failure. Only training re-forms.
     pub on_failure: Recovery,
     /// Spare processes of each node; only under `Recovery::Reform`.
     pub spares: u32,
@@ -48,7 +48,7 @@ pub struct AgentSpec {
     pub lock: Option<LockWitness>,
     /// Number of the first round: 0, or one more than the last round of the run that is resumed.
     pub first_round: u64,
-    /// What the workers do.
+    /// Task of the workers.
     pub job: RunJob,
     /// Maximum number of recoveries: without a step between them under `Reform`, in all under `Restart`.
     pub max_restarts: u32,

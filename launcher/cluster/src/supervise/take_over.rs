@@ -59,7 +59,7 @@ impl Drop for TakeOver {
 /// thread records the events.
 ///
 /// # Errors
-/// As [`super::run`], or the node stopped meanwhile.
+/// Those of [`super::run`], or the node stopped meanwhile.
 pub fn succeed(
     spec: &AgentSpec,
     checkpoints: Box<dyn Checkpoints>,
