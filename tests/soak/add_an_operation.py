@@ -6,11 +6,13 @@ Usage: add_an_operation.py PROFILE, with libtorch in LD_LIBRARY_PATH."""
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
-import tempfile
 
+CARGO = os.environ.get("CARGO", "cargo")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "soak"
 OP = pathlib.Path("worker/core/src/op")
 CHANGED = {f" M {OP}/elementwise/mod.rs", f" M {OP}/mod.rs", f"?? {OP}/elementwise/softsign.rs"}
 RIGHT = ".f_neg()?.f_add_scalar(1.0)?.f_square()?"
@@ -42,12 +44,10 @@ def add(copy, file, row):
     assert changed == CHANGED, f"changed {changed}, expected {CHANGED}"
 
 
-def passes(copy, profile):
-    """Returns whether the tests over the table pass."""
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "soak"
-    cargo = [os.environ.get("CARGO", "cargo"), "test", "--profile", profile, "--manifest-path", str(copy / "Cargo.toml")]
-    environment = os.environ | {"CARGO_TARGET_DIR": str(target)}
-    tests = [["-p", "enn-core", "--lib", "op::", "--", "--test-threads=1"], ["-p", "enn-worker", "--test", "cpu", "gradcheck::"]]
+def passes(copy, profile, tests):
+    """Returns whether tests pass, each given by the arguments of cargo test."""
+    cargo = [CARGO, "test", "--profile", profile, "--manifest-path", str(copy / "Cargo.toml")]
+    environment = os.environ | {"CARGO_TARGET_DIR": str(TARGET)}
     for test in tests:
         subprocess.run([*cargo, "--no-run", *test], env=environment, check=True)
     return all(subprocess.run([*cargo, *test], env=environment).returncode == 0 for test in tests)
@@ -56,14 +56,16 @@ def passes(copy, profile):
 def main(profile):
     file, row = example()
     assert file.count(RIGHT) == 1, "the example's derivative is no longer where this program expects it"
-    with tempfile.TemporaryDirectory() as folder:
-        copy = pathlib.Path(folder) / "copy"
-        subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, copy], check=True)
-        add(copy, file, row)
-        subprocess.run(["cargo", "fmt", "--check"], cwd=copy, check=True)
-        assert passes(copy, profile), "the tests of a new operation fail"
-        (copy / OP / "elementwise/softsign.rs").write_text(file.replace(RIGHT, WRONG))
-        assert not passes(copy, profile), "the tests pass although a derivative is wrong"
+    copy = TARGET / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, copy], check=True)
+    add(copy, file, row)
+    subprocess.run([CARGO, "fmt", "--check"], cwd=copy, check=True)
+    table = ["-p", "enn-worker", "--test", "cpu", "gradcheck::"]
+    hashes = ["-p", "enn-core", "--lib", "op::", "--", "--test-threads=1"]
+    assert passes(copy, profile, [table, hashes]), "the tests of a new operation fail"
+    (copy / OP / "elementwise/softsign.rs").write_text(file.replace(RIGHT, WRONG))
+    assert not passes(copy, profile, [[*table[:-1], "gradcheck::table::"]]), "a wrong derivative is not found"
     print("an operation is one file and one row, and the tests over the table hold it")
 
 
