@@ -82,6 +82,7 @@ soak: build ## The long suites, before an issue ends: hundreds of random faults 
 	ENN_CHAOS_SCHEDULES=400 ENN_NODES_SCHEDULES=64 ENN_SAVES_KILLS=100 \
 		$(CARGO) test --profile $(PROFILE) --workspace --no-fail-fast --test libtorch -- chaos::random nodes::faults saves:: --test-threads 2
 	$(MAKE) fuzz PROFILE=$(PROFILE)
+	$(PYTHON) tests/soak/add_a_strategy.py $(PROFILE)
 
 test-gpu: build venv ## Tests that need a GPU, two for some; those of our own kernels once more under compute-sanitizer
 	@nvidia-smi -L > /dev/null 2>&1 || { echo "error: no NVIDIA GPU was found: nvidia-smi lists none" >&2; exit 4; }
