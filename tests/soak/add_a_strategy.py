@@ -6,6 +6,7 @@ fails. Two workers then train two steps with both strategies and must come to th
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -67,11 +68,13 @@ def train(copy, binaries, strategy, runs):
 
 def main():
     profile = sys.argv[1] if len(sys.argv) > 1 else "release"
+    # In the same place each time, so that cargo compiles again only what changed.
+    copy = TARGET / "add_a_strategy"
+    shutil.rmtree(copy, ignore_errors=True)
+    subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, copy], check=True)
+    add(copy)
+    binaries = build(copy, profile)
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "copy"
-        subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, copy], check=True)
-        add(copy)
-        binaries = build(copy, profile)
         found = {strategy: train(copy, binaries, strategy, Path(folder)) for strategy in ("zero1", "twin")}
     assert found["zero1"] == found["twin"], found
     print("a strategy is one file, its row and its word: it trained two steps as the strategy that it copies")
