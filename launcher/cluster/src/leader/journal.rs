@@ -6,7 +6,7 @@ use enn_common::event::EventKind;
 /// Message to the thread that shows and records the events.
 #[derive(Debug)]
 pub(crate) enum JournalMessage {
-    Event(EventKind),
+    Event(Box<EventKind>),
     /// Answered when all events before it are recorded.
     Flush(Sender<()>),
 }
@@ -25,7 +25,7 @@ impl Journal<'_> {
         match self {
             Self::Direct(emit) => emit(event),
             // A thread that is gone records nothing more, and its end is noticed elsewhere.
-            Self::Relayed(messages) => _ = messages.send(JournalMessage::Event(event)),
+            Self::Relayed(messages) => _ = messages.send(JournalMessage::Event(Box::new(event))),
         }
     }
 

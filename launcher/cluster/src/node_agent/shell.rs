@@ -75,7 +75,7 @@ pub(crate) struct NodeParts {
 #[derive(Debug)]
 pub(crate) enum Outward {
     Report(NodeEvent),
-    Journal(EventKind),
+    Journal(Box<EventKind>),
     Lead(Box<LeadOrder>),
     End(NodeEnd),
 }
@@ -224,7 +224,7 @@ impl NodeShell {
     pub(crate) fn carry_out(&mut self, effect: NodeEffect) -> Option<Outward> {
         match effect {
             NodeEffect::Report(event) => return Some(Outward::Report(event)),
-            NodeEffect::Journal(event) => return Some(Outward::Journal(event)),
+            NodeEffect::Journal(event) => return Some(Outward::Journal(Box::new(event))),
             NodeEffect::Lead { epoch, members, snapshot, facts } => {
                 return Some(Outward::Lead(Box::new(LeadOrder { epoch, members, snapshot: *snapshot, facts })));
             }

@@ -95,7 +95,7 @@ pub(super) enum Fault {
     Disk(DiskFault, Duration),
     DamageCheckpoint,
     SpawnFails(u64, Duration),
-    NodeFault(u64),
+    BreakNode(u64),
     Signal {
         which: Option<u64>,
         signal: StopSignal,
@@ -197,7 +197,7 @@ fn random_fault(random: &mut Random, plan: &RunPlan) -> Fault {
         }
         42..=43 => Fault::DamageCheckpoint,
         44..=45 => Fault::SpawnFails(which, some_time),
-        46 => Fault::NodeFault(which),
+        46 => Fault::BreakNode(which),
         47..=50 => random_signal(random, which),
         51..=59 => Fault::Request(random_request(random, plan)),
         60..=67 => Fault::KillNode {
@@ -307,7 +307,7 @@ impl World {
                 let machine = world.agents[&id].machine;
                 world.machines[machine.0].spawn_fails_until = world.now + time;
             }),
-            Fault::NodeFault(which) => self.on_agent(which, |world, id| {
+            Fault::BreakNode(which) => self.on_agent(which, |world, id| {
                 world.feed_node(id, NodeInput::Fault { reason: "too many open files".to_owned() });
             }),
             Fault::Signal { which, signal, second } => {

@@ -786,17 +786,17 @@ impl World {
             EventKind::RoundFailed { round, cause, .. } | EventKind::RoundLeft { round, reason: cause } => {
                 self.round_end_written(id, round.0, cause);
             }
-            EventKind::WorkerStarted { pid, .. } | EventKind::SpareStarted { pid, .. } => {
-                if !self.observer.journal_started.insert((id, *pid)) && *pid > 0 {
-                    self.violation("13", format!("the start of process {pid} is written twice"));
-                }
+            EventKind::WorkerStarted { pid, .. } | EventKind::SpareStarted { pid, .. }
+                if !self.observer.journal_started.insert((id, *pid)) && *pid > 0 =>
+            {
+                self.violation("13", format!("the start of process {pid} is written twice"));
             }
             EventKind::WorkerExited { pid, .. }
             | EventKind::SpareEnded { pid, .. }
-            | EventKind::WorkerDismissed { pid, .. } => {
-                if !self.observer.journal_ended.insert((id, *pid)) && *pid > 0 {
-                    self.violation("13", format!("the end of process {pid} is written twice"));
-                }
+            | EventKind::WorkerDismissed { pid, .. }
+                if !self.observer.journal_ended.insert((id, *pid)) && *pid > 0 =>
+            {
+                self.violation("13", format!("the end of process {pid} is written twice"));
             }
             // A worker of a node that was lost and came back: nothing had ended.
             EventKind::SeatTaken { pid, .. } => _ = self.observer.journal_ended.remove(&(id, *pid)),

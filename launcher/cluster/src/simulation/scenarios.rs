@@ -38,7 +38,7 @@ fn scenario(number: u64) -> (RunPlan, Vec<PlannedFault>) {
         max_restarts: 3,
         hang_timeout: Some(ms(8000)),
         sharding: if number % 7 == 6 { Sharding::Groups(2) } else { Sharding::Replicated },
-        in_memory: number % 3 == 0,
+        in_memory: number.is_multiple_of(3),
         steps: 8,
         step_time: ms(300),
         save_steps: 3,

@@ -203,7 +203,7 @@ impl<'a> OwnerLoop<'a> {
         match self.shell.carry_out(effect) {
             None => {}
             Some(Outward::Report(event)) => self.report(event),
-            Some(Outward::Journal(event)) => (self.emit)(event),
+            Some(Outward::Journal(event)) => (self.emit)(*event),
             Some(Outward::Lead(order)) => self.prepare_to_lead(*order),
             Some(Outward::End(end)) => self.node_end = Some(end),
         }

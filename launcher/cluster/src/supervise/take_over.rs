@@ -75,7 +75,7 @@ pub fn succeed(
     }
     for message in messages {
         match message {
-            JournalMessage::Event(event) => emit(event),
+            JournalMessage::Event(event) => emit(*event),
             JournalMessage::Flush(done) => _ = done.send(()),
         }
     }
@@ -189,10 +189,10 @@ mod tests {
         let warned = |number: u32| EventKind::Warned { message: number.to_string() };
         let (result, events) = led(|leader| {
             let (done, flushed) = bounded(1);
-            leader.journal.send(JournalMessage::Event(warned(1))).unwrap();
+            leader.journal.send(JournalMessage::Event(Box::new(warned(1)))).unwrap();
             leader.journal.send(JournalMessage::Flush(done)).unwrap();
             flushed.recv().unwrap();
-            leader.journal.send(JournalMessage::Event(warned(2))).unwrap();
+            leader.journal.send(JournalMessage::Event(Box::new(warned(2)))).unwrap();
             leader.outcome.send(Ok(outcome())).unwrap();
         });
         assert_eq!((result.unwrap(), events), (outcome(), vec![warned(1), warned(2)]));

@@ -15,7 +15,7 @@ use super::{
 };
 use enn_common::{checkpoint::table::ShardTable, id::WorkerId, wire::node_agent::WriteFailure};
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry},
     path::PathBuf,
 };
 
@@ -419,11 +419,16 @@ impl CheckpointLedger {
         let retried = open.retried;
         let commit = Commit { set: open.complete(key), since, must, retried };
         let step = key.1;
-        if !self.commits.contains_key(&step) {
-            self.commits.insert(step, commit);
-            self.commit_again(step);
-        } else if let Some(before) = self.held.insert(step, commit) {
-            self.discard(before.set.attempt, step.saturating_add(1));
+        match self.commits.entry(step) {
+            Entry::Vacant(entry) => {
+                entry.insert(commit);
+                self.commit_again(step);
+            }
+            Entry::Occupied(_) => {
+                if let Some(before) = self.held.insert(step, commit) {
+                    self.discard(before.set.attempt, step.saturating_add(1));
+                }
+            }
         }
     }
 

@@ -240,10 +240,8 @@ impl Supervisor {
         self.close_control();
         // Of a leader that another one follows only the own node is left in the table.
         self.send_all(&NodeCommand::EndRun(ending(&end)));
-        if !self.led_elsewhere {
-            if let Some(epoch) = self.nodes.epoch().filter(|_| !self.nodes.is_over) {
-                self.out.push(Effect::FinishMembership { epoch });
-            }
+        if let Some(epoch) = self.nodes.epoch().filter(|_| !self.nodes.is_over && !self.led_elsewhere) {
+            self.out.push(Effect::FinishMembership { epoch });
         }
         let unkillable = self.workers.all().filter(|worker| worker.unkillable);
         let unkillable = unkillable.map(|worker| {

@@ -33,8 +33,10 @@ const EXEMPT: [(&str, &str); 6] = [
 ];
 
 /// Packages beyond the limit, with the reason.
-const PACKAGES_EXEMPT: [(&str, &str); 1] =
-    [("launcher/cluster", "it holds the supervisor of 0.1 beside the new one, which takes its place next, and the simulation of the latter")];
+const PACKAGES_EXEMPT: [(&str, &str); 1] = [(
+    "launcher/cluster",
+    "it holds the supervisor of 0.1 beside the new one, which takes its place next, and the simulation of the latter",
+)];
 
 /// What is beyond a limit: the place as EXEMPT names it, and a sentence.
 struct Excess {
