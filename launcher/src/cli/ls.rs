@@ -7,7 +7,6 @@ use enn_ui::runs::{self, RunState, RunSummary, StagedData};
 use enn_ui::{format, run_status::RunStatus};
 use serde_json::{Value, json};
 use std::{
-    os::fd::AsFd,
     path::PathBuf,
     time::{Duration, SystemTime},
 };
@@ -55,8 +54,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
         let places: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
         return output::text_line(&format!("there are no runs in {}", places.join(" and ")));
     }
-    let columns = enn_process::window_columns(std::io::stdout().as_fd());
-    let mut lines = table(&found, now, columns.map(usize::from));
+    let mut lines = table(&found, now, output::columns().map(usize::from));
     lines.push(totals(&found, &staged));
     output::text_line(&lines.join("\n"))
 }

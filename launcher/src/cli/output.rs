@@ -5,7 +5,15 @@ use enn_common::shown;
 use enn_process::PatientWriter;
 use serde::Serialize;
 use serde_json::Value;
-use std::io::{IsTerminal, Write};
+use std::{
+    io::{IsTerminal, Write},
+    os::fd::AsFd,
+};
+
+/// Returns the columns of the terminal; `None` if standard output is none.
+pub(super) fn columns() -> Option<u16> {
+    enn_process::window_columns(std::io::stdout().as_fd())
+}
 
 /// Prints an indented JSON document.
 pub(super) fn json(value: &Value) -> Result<(), Error> {

@@ -17,7 +17,7 @@ use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
-use std::{os::fd::AsFd, path::Path, time::SystemTime};
+use std::{path::Path, time::SystemTime};
 
 /// Columns when standard output is no terminal.
 const WIDTH: u16 = 100;
@@ -104,6 +104,5 @@ fn show(args: &Args, run: &Path, view: &RunView, before: &str) -> Result<(), Err
 
 fn context(run: &Path) -> StatusContext {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
-    let columns = enn_process::window_columns(std::io::stdout().as_fd());
-    StatusContext { living: run_dir::is_living(run), now, width: columns.unwrap_or(WIDTH).into() }
+    StatusContext { living: run_dir::is_living(run), now, width: output::columns().unwrap_or(WIDTH).into() }
 }

@@ -328,7 +328,7 @@ async fn respond(
 }
 
 /// Returns the answer to a request that is not HTTP, or is too long: hyper refuses it without a text and without a type.
-fn refusal(written: &[u8]) -> Option<Vec<u8>> {
+fn error_response(written: &[u8]) -> Option<Vec<u8>> {
     let (line, text) = match written.get(..12)? {
         b"HTTP/1.1 400" => ("400 Bad Request", "this is no HTTP/1.1 request\n"),
         b"HTTP/1.1 414" | b"HTTP/1.1 431" => ("431 Request Header Fields Too Large", "the request is too long\n"),
@@ -348,27 +348,27 @@ struct ClientSocket {
     wait: Duration,
     until: Option<Pin<Box<Sleep>>>,
     client: Arc<Client>,
-    /// The rest of a refusal, which is sent instead of everything else.
-    refusal: Option<Vec<u8>>,
+    /// The rest of an error response, which is sent instead of everything else.
+    error_response: Option<Vec<u8>>,
 }
 
 impl ClientSocket {
     fn new(stream: TcpStream, wait: Duration, client: Arc<Client>) -> Self {
-        Self { stream, wait, until: None, client, refusal: None }
+        Self { stream, wait, until: None, client, error_response: None }
     }
 
-    fn send_refusal(&mut self, mut rest: Vec<u8>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn send_error_response(&mut self, mut rest: Vec<u8>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !rest.is_empty() {
             let written = Pin::new(&mut self.stream).poll_write(context, &rest);
             match self.patiently(written, context) {
                 Poll::Ready(Ok(count)) => drop(rest.drain(..count)),
                 other => {
-                    self.refusal = Some(rest);
+                    self.error_response = Some(rest);
                     return other.map_ok(|_| ());
                 }
             }
         }
-        self.refusal = Some(rest);
+        self.error_response = Some(rest);
         Poll::Ready(Ok(()))
     }
 
@@ -410,8 +410,8 @@ impl AsyncWrite for ClientSocket {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let first = parts.iter().find(|part| !part.is_empty());
-        if let Some(rest) = self.refusal.take().or_else(|| refusal(first?)) {
-            ready!(self.send_refusal(rest, context))?;
+        if let Some(rest) = self.error_response.take().or_else(|| error_response(first?)) {
+            ready!(self.send_error_response(rest, context))?;
             return Poll::Ready(Ok(parts.iter().map(|part| part.len()).sum()));
         }
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);

@@ -1,5 +1,20 @@
-//! What must hold, whatever happens. The rules have the numbers of SUPERVISOR.md §6 and see what passes between the machines, never what
-//! the machines think.
+//! What must hold, whatever happens. The rules see what passes between the machines, never what the machines think:
+//!
+//! 1. Effects of one leader in an epoch; a fenced side commits and writes nothing.
+//! 2. A seat and a rank have one living worker; ranks are 0 to the size of the world; a device is free after `Settled`.
+//! 3. Names of workers, rounds and attempts only rise, across leaders too.
+//! 4. One round is under way, and its assignments agree.
+//! 5. The store is never reset (there is no effect for it).
+//! 6. A commit has the shard of every rank of one attempt; a step has one commit at a time; a ticket is written or released once.
+//! 7. The last holder of unsaved state is ended only if it is fenced, late, failed, or a second signal asks for it.
+//! 8. The newest checkpoint is loaded only if no whole state stands.
+//! 9. The restart budget is never exceeded.
+//! 10. An accepted stop is in every later snapshot.
+//! 11. A request is answered once.
+//! 12. Commands go to nodes that sent their inventory.
+//! 13. The journal tells of a start before its end, and of one end of each round.
+//! 14. Counters equal a recount, and a deadline lies in the future.
+//! 15. No worker outlives the time after which its node gives up a lost link.
 
 use super::{
     faults::Fault,

@@ -134,7 +134,7 @@ pub(super) struct MachineState {
 /// A violation of what must hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Violation {
-    /// Rule, as SUPERVISOR.md numbers it.
+    /// Number of the rule in `invariants`, or the name of one without a number.
     pub(super) rule: &'static str,
     pub(super) what: String,
     pub(super) at: Time,

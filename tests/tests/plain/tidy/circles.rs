@@ -15,18 +15,13 @@ const KNOWN: &[(&str, &[&str])] = &[
     (
         "to be opened with the supervisor",
         &[
-            "launcher/cluster/src/agent/body.rs",
             "launcher/cluster/src/agent/callers.rs",
-            "launcher/cluster/src/agent/child.rs",
             "launcher/cluster/src/agent/committer.rs",
             "launcher/cluster/src/agent/dispatcher.rs",
-            "launcher/cluster/src/agent/env.rs",
             "launcher/cluster/src/agent/hand.rs",
             "launcher/cluster/src/agent/nodes.rs",
-            "launcher/cluster/src/agent/pool.rs",
             "launcher/cluster/src/agent/spec.rs",
             "launcher/cluster/src/agent/wait.rs",
-            "launcher/cluster/src/agent/worker.rs",
         ],
     ),
     (
