@@ -98,6 +98,8 @@ struct LeaderView {
     /// Nodes to which a snapshot with the request to stop was sent.
     stop_sent: BTreeSet<NodeId>,
     leaving: BTreeSet<String>,
+    /// When a drain was last taken back. Its answer may come in the same batch.
+    stayed_at: Option<Time>,
     fenced: bool,
     stop_at: Option<Time>,
     /// It knew of the stop when its last batch ended.
@@ -756,7 +758,8 @@ impl World {
         match &request {
             Request::Stop {} | Request::Drain { node: None } => self.stop_answered(id, at, tells),
             Request::Drain { node: Some(host) } => {
-                if self.observer.rounds > 0 && self.plan.several_nodes() {
+                let now = self.now;
+                if self.observer.rounds > 0 && self.plan.several_nodes() && self.view(id).stayed_at != Some(now) {
                     let host = host.clone();
                     self.view(id).leaving.insert(host);
                 }
@@ -820,7 +823,9 @@ impl World {
             EventKind::SpareReady { .. } | EventKind::NodeJoined { .. } => self.observer.joins += 1,
             EventKind::WorkerReady { round, rank, .. } => self.check_ready(id, round.0, rank.0),
             EventKind::Warned { message } if message.contains("is not drained") => {
-                self.view(id).leaving.clear();
+                let view = self.view(id);
+                view.leaving.clear();
+                view.stayed_at = Some(self_now);
             }
             EventKind::NodeLost { host, .. } => _ = self.view(id).leaving.remove(host),
             _ => {}

@@ -188,8 +188,10 @@ impl Supervisor {
         let kept = kept_by(&seats);
         let is_shared = self.workers.seated().any(|worker| worker.seat().is_some_and(|seat| seat.share.is_some()));
         let kept_step = self.workers.whole_step(|worker| kept.contains(&worker.id));
-        if is_shared && kept_step < self.workers.whole_step(|_| true) {
-            // The ranks shared the state: all that keep a part of it sit once more, and the others leave when it is put together.
+        let may_wait = is_shared || self.round.evicted.is_none();
+        if may_wait && kept_step < self.workers.whole_step(|_| true) {
+            // Who leaves has what the others lack: all that keep a part of the state sit once more, and leave when it is put together. A
+            // straggler leaves all the same: the step that it is ahead is done again.
             candidates.kept = all.kept;
             candidates.kept.retain(|kept| self.workers.get(kept.worker).is_some_and(|one| one.kept_step().is_some()));
             let most = u32::try_from(candidates.kept.len()).unwrap_or(u32::MAX);
