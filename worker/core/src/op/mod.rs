@@ -129,6 +129,7 @@ mod tests {
     use crate::kernel::OperandSignature;
     use crate::params::ParamBuilder;
     use smallvec::smallvec;
+    use std::collections::BTreeSet;
     use tch::{Device, Kind};
 
     /// Hash of the lines of all operations of 0.1.
@@ -201,6 +202,23 @@ mod tests {
         let printed = if matches!(op, Op::Aten(_)) { String::new() } else { format!("{op:?}") };
         let signature = OperandSignature::of(op, &[]).0;
         format!("{} {printed} {} {signature:016x}", op.name(), blake3::hash(&bytes.0).to_hex())
+    }
+
+    #[test]
+    fn every_own_kernel_has_a_name_of_its_own_kind_and_keeps_to_its_device() {
+        let sampled = rows().flat_map(|row| (row.samples)(&mut SampleRng::new(7))).map(|sample| sample.op);
+        let mut seen = BTreeSet::new();
+        for op in sampled.chain(unsampled()) {
+            for kernel in op.row().kernels.iter().filter(|kernel| kernel.id.starts_with("cuda.")) {
+                seen.insert(kernel.id);
+                let x = tch::Tensor::zeros([2, 2, 2, 2], (Kind::Float, Device::Cpu));
+                let fit = (kernel.fits)(&op, &row::Launch { ins: &[&x; 9] });
+                assert!(fit.is_err(), "{} takes operands on the CPU", kernel.id);
+            }
+        }
+        let own = rows().flat_map(|row| row.kernels).map(|kernel| kernel.id).filter(|id| id.starts_with("cuda."));
+        assert_eq!(seen, own.collect::<BTreeSet<_>>());
+        assert!(seen.len() >= 15, "{seen:?}");
     }
 
     /// The values are those of 0.1: its checkpoints hold hashes of programs, and its runs ledgers of kernels.

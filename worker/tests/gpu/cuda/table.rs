@@ -4,7 +4,7 @@ use crate::cuda::operands::{KINDS, LAYOUTS, Layout, between, device, lay, near, 
 use enn_worker::backend::Outs;
 use enn_worker::op::attr::{Dir, Score, Structural};
 use enn_worker::op::row::{Kernel, Launch};
-use enn_worker::op::{self, Op, rows};
+use enn_worker::op::{self, Op};
 use tch::{Device, Kind, Tensor};
 
 fn kernel(op: &Op) -> &'static Kernel {
@@ -41,21 +41,6 @@ fn check(op: &Op, ins: &[Tensor], kind: Kind, device: Device) {
             same(&what, found, &again[i]);
         }
     }
-}
-
-#[test]
-fn every_own_kernel_has_a_name_of_its_own_kind_and_keeps_to_its_device() {
-    let mut seen = 0;
-    for row in rows() {
-        for kernel in row.kernels.iter().filter(|kernel| kernel.id.starts_with("cuda.")) {
-            seen += 1;
-            let x = Tensor::zeros([2, 2], (Kind::Float, Device::Cpu));
-            let ins = [&x; 9];
-            let fit = (kernel.fits)(&Op::Zero(op::Zero), &Launch { ins: &ins });
-            assert!(fit.is_err(), "{} takes operands on the CPU", kernel.id);
-        }
-    }
-    assert!(seen >= 15, "{seen} entries");
 }
 
 #[test]
