@@ -90,8 +90,9 @@ soak: build ## The long suites, before a release: hundreds of random faults and 
 	ENN_CHAOS_SCHEDULES=400 ENN_NODES_SCHEDULES=64 ENN_SAVES_KILLS=100 ENN_CRASH_POINTS=30 \
 		$(CARGO) test --profile $(PROFILE) --workspace --no-fail-fast --test libtorch -- chaos::random nodes::faults saves:: crash:: --test-threads 2
 	ENN_ROUNDS=1000 $(CARGO) test --profile $(PROFILE) --workspace --test cpu -- rounds:: --test-threads 2
-	ENN_SIMULATION_SEEDS=10000 $(CARGO) test --profile $(PROFILE) -p enn-cluster --lib -- simulation::seeds::seeds simulation::scenarios::
-	$(CARGO) test --profile $(PROFILE) -p enn-cluster --lib -- --ignored simulation::seeds::large_runs
+	# The whole workspace, as the tests above have built it: another choice of packages would build what they stand on again.
+	ENN_SIMULATION_SEEDS=10000 $(CARGO) test --profile $(PROFILE) --workspace --lib -- simulation::seeds::seeds simulation::scenarios::
+	$(CARGO) test --profile $(PROFILE) --workspace --lib -- --ignored simulation::seeds::large_runs
 	PROFILE=$(PROFILE) $(PYTHON) tests/soak/planted_faults.py
 	$(MAKE) fuzz PROFILE=$(PROFILE)
 	$(PYTHON) tests/soak/add_an_operation.py $(PROFILE)

@@ -438,10 +438,6 @@ fn wishes_and_deaths_at_any_time_leave_a_run_that_stops_when_asked() {
         asked(&run, &Request::Stop {}).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         let end = run.end();
         assert_eq!(end.code, Some(130), "seed {seed}: {}\n{:#?}", end.stderr, end.events);
-        // These workers save nothing, which a run that is stopped says; and who died while the run was paused is told afterwards.
-        let expected =
-            |message: &str| message.contains("is in no checkpoint") || message.contains("was killed by SIGKILL");
-        let warned = |what: &EventKind| matches!(what, EventKind::Warned { message } if !expected(message));
-        assert!(end.count(warned) == 0, "seed {seed}: {:#?}", end.events);
+        assert!(end.count(|what| matches!(what, EventKind::Warned { .. })) == 0, "seed {seed}: {:#?}", end.events);
     }
 }

@@ -130,7 +130,7 @@ impl<'a> WorkerLoop<'a> {
             self.connect(&seat.store_host, seat.store_port)?;
         }
         let Some(training) = &mut self.training else {
-            let found = "a seat to save the state, without one".to_owned();
+            let found = "a seat to save a state that this worker does not have".to_owned();
             return Err(SessionError::Unexpected { found, expected: "a seat in a round of training" });
         };
         training.quarantine(&seat.kernels);
