@@ -4,9 +4,17 @@
 use enn_worker::op::aten::{AtenArg, AtenCall};
 use enn_worker::op::attr::GradDest;
 use enn_worker::op::row::Launch;
-use enn_worker::op::{self, Op};
+use enn_worker::op::{self, Op, rows};
 use smallvec::smallvec;
 use tch::{Device, Kind, Tensor};
+
+/// Rows of the table, from the first, whose operations `oracle` and `flops` define. A later operation may have no second definition.
+const DEFINED: usize = 121;
+
+/// Whether `oracle` and `flops` must define the operation.
+pub(crate) fn must_be_defined(op: &Op) -> bool {
+    rows().take(DEFINED).any(|row| row.name == op.row().name)
+}
 
 /// An operation and its operands.
 pub(crate) type Call = (Op, Vec<Tensor>);

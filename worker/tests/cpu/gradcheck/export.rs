@@ -86,7 +86,7 @@ fn check(sample: &Sample, lowering: enn_worker::op::row::Lowering) {
 fn what_is_no_number_leaves_as_it_comes_out_of_libtorch() {
     let ops = UNARY.into_iter().map(Op::Unary).chain([Op::Clamp(op::Clamp { lo: (-1.0).into(), hi: 2.0.into() })]);
     for op in ops {
-        let Export::As(lowering) = op.row().export else { panic!("{op:?} has a lowering out") };
+        let Export::As(lowering) = op.row().export else { panic!("{op:?} has no lowering") };
         let mut graph = Graph::new();
         let x = graph.input("x", DType::F32, vec![Dim::Fixed(4)]);
         let rests = HashMap::new();

@@ -1,6 +1,7 @@
 //! Loops over the table: shapes, values, gradients.
 
 use crate::draws::normal;
+use crate::gradcheck::calls::must_be_defined;
 use crate::gradcheck::operands::{SEED, STEP, distance, tensor};
 use crate::gradcheck::oracle::oracle;
 use crate::gradcheck::ours::{Checked, Run, asks, no_params, ours, weights};
@@ -24,6 +25,7 @@ fn theirs(sample: &Sample, ins: &[Tensor]) -> Option<Run> {
         sample.ins.iter().zip(ins).map(|(o, t)| t.detach().set_requires_grad(flows && asks(sample, o))).collect();
     let Some(values) = oracle(&sample.op, &leaves, SEED, STEP) else {
         let row = sample.op.row();
+        assert!(!must_be_defined(&sample.op), "{} has no definition in the oracle", row.name);
         assert!(matches!(row.export, Export::As(_)), "{} has neither an oracle nor a lowering", row.name);
         return None;
     };
