@@ -3,10 +3,10 @@
 use crate::{chaos::ChaosError, libtorch::NotFound, tasks::TaskError, torchrun::RunError};
 use enn_checkpoint::{convert::ConvertError, gather::GatherError, remote::RemoteError};
 use enn_cluster::{
-    agent::{AgentError, AskError},
     group::GroupError,
     rendezvous::RendezvousError,
     slurm::SlurmError,
+    supervise::{AgentError, AskError},
 };
 use enn_common::{
     artifact::{cv::CvError, seal::SealError},
@@ -237,7 +237,7 @@ impl Error {
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
             Self::Logs(LogReadError::None { .. }) | Self::Chaos(ChaosError::NotUnderWay { .. }) => ExitCode::Usage,
             Self::Ask(error)
-                if error.is_absence() || matches!(error, AskError::Refused { .. } | AskError::Headless { .. }) =>
+                if error.is_absence() || matches!(error, AskError::Refused { .. } | AskError::Leaderless { .. }) =>
             {
                 ExitCode::Usage
             }

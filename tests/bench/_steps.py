@@ -15,7 +15,7 @@ PEERS = record.ROOT / "tests" / "conformance" / "peers" / "step.py"
 SIZES = record.ROOT / "tests" / "bench" / "sizes.json"
 # Between asking a run to stop and killing it; enn run hands the wish on to its workers.
 STOP_S = 10
-# As `enn train` starts its workers; launcher/cluster/src/agent/spec.rs.
+# As `enn train` starts its workers; launcher/process/src/worker_program.rs.
 WORKER_SPINS = "1000"
 
 

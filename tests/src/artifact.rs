@@ -8,7 +8,7 @@
 )]
 
 use crate::launch;
-use enn_cluster::agent::WorkerSpec;
+use enn_cluster::supervise::WorkerSpec;
 use enn_common::{
     config::train::Device,
     graph::{Graph, eval::Array},

@@ -21,7 +21,7 @@
 //! A worker that dies with an open intent leaves it to be read: that kernel is not tried again on such operands.
 //!
 //! The launcher makes it as a memfd and the worker inherits the descriptor named by `ENN_CONTROL_FD`. Whoever maps it
-//! (launcher/cluster/src/agent/unix.rs, the worker's boot) hands the mapping over as a slice of atomics; this file has no unsafe.
+//! (launcher/cluster/src/node_agent/unix.rs, the worker's boot) hands the mapping over as a slice of atomics; this file has no unsafe.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -8,7 +8,6 @@ pub mod command;
 pub mod control;
 pub mod engine;
 pub mod export;
-pub mod follower;
 pub mod frame;
 pub mod message;
 pub mod node;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};
 
 /// Version that all nodes of a run must share.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 /// First bytes of a node's connection.
 pub const PREFIX: [u8; 3] = *b"ENN";
 /// Limit on the bytes that an unauthenticated peer may send.
@@ -253,8 +253,8 @@ mod tests {
 
     /// A change here is a change of protocol.
     #[test]
-    fn golden_bytes_of_protocol_3() {
-        assert_eq!(PROTOCOL, 3);
+    fn golden_bytes_of_protocol_4() {
+        assert_eq!(PROTOCOL, 4);
         let golden: [(ToHost, &[u8]); 3] = [
             (ToHost::Ready, &[1, 0, 0, 0, 3]),
             (ToHost::Finished { round: 300 }, &[4, 0, 0, 0, 5, 251, 44, 1]),

@@ -351,3 +351,26 @@ pub enum RunEnding {
     /// A worker failed for good, or the leader could not go on.
     Failed { cause: String },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::frame;
+
+    fn bytes<T: Serialize>(message: &T) -> Vec<u8> {
+        let mut out = Vec::new();
+        frame::encode(message, &mut out).unwrap();
+        out
+    }
+
+    /// A change here is a change of protocol.
+    #[test]
+    fn golden_bytes() {
+        let release = NodeCommand::ReleaseSnapshot { worker: WorkerId(7), ticket: 3 };
+        assert_eq!(bytes(&(Epoch(9), release)), [4, 0, 0, 0, 9, 11, 7, 3]);
+        let flag = NodeCommand::SetFlag { workers: vec![WorkerId(1)], flag: WorkerFlag::Regroup, on: true };
+        assert_eq!(bytes(&flag), [5, 0, 0, 0, 4, 1, 1, 1, 1]);
+        assert_eq!(bytes(&NodeEvent::SnapshotAcked { requests: 9 }), [2, 0, 0, 0, 15, 9]);
+        assert_eq!(bytes(&NodeEvent::Started { worker: WorkerId(2), pid: 5 }), [3, 0, 0, 0, 2, 2, 5]);
+    }
+}

@@ -3,7 +3,6 @@
 //! `agent` keeps ENN's own workers alive and `group` any program's; `rendezvous` decides who is in and who leads; `slurm` says
 //! where an allocation's nodes meet.
 
-pub mod agent;
 pub mod group;
 pub mod leader;
 pub mod node_agent;

@@ -3,7 +3,9 @@
 use super::announce::EventSender;
 use crate::Error;
 use enn_checkpoint::gather::Ledger;
-use enn_cluster::agent::{Checkpoints, Chunk, Committed, ShardSet};
+use enn_cluster::supervise::{
+    CheckpointFailure, Checkpoints, CommittedCheckpoint, CompleteCheckpoint, FoundCheckpoint, PredictedChunk,
+};
 use enn_common::{
     checkpoint::{Checkpoint, Extent, find_sound},
     event::EventKind,
@@ -28,15 +30,15 @@ pub(super) struct ChunkRecorder {
 }
 
 impl Checkpoints for ChunkRecorder {
-    fn prepare(&mut self) -> Result<Option<Committed>, Box<dyn std::error::Error + Send + Sync>> {
+    fn prepare(&mut self) -> Result<Option<FoundCheckpoint>, CheckpointFailure> {
         Ok(None)
     }
 
-    fn commit(&mut self, _: &ShardSet) -> Result<Committed, Box<dyn std::error::Error + Send + Sync>> {
+    fn commit(&mut self, _: &CompleteCheckpoint) -> Result<CommittedCheckpoint, CheckpointFailure> {
         Err("a worker that predicts wrote a checkpoint".into())
     }
 
-    fn predicted(&mut self, chunk: &Chunk) {
+    fn predicted(&mut self, chunk: &PredictedChunk) {
         let Some(ledger) = &self.ledger else { return };
         let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
         if let (Err(error), Some(events)) = (ledger.record(chunk.start, chunk.end, &chunk.blake3), &self.events) {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{Error, error::Usage, facts::Facts};
 use enn_checkpoint::gather::cell_names;
-use enn_cluster::agent::Ended;
+use enn_cluster::supervise::RunEnd;
 use enn_common::{
     artifact::{
         evaluation::{Evaluation, SeenPart},
@@ -49,7 +49,7 @@ pub struct Evaluated {
     /// The directory with evaluation.json, report.html and the predictions.
     pub dir: PathBuf,
     pub evaluation: Option<Evaluation>,
-    pub ended: Ended,
+    pub ended: RunEnd,
 }
 
 /// Evaluates the newest checkpoint of the run directory `model` on `data`.
@@ -70,7 +70,7 @@ pub fn evaluate(model: &Path, data: &[PathBuf], facts: &Facts, options: &Evaluat
     let output = run.path().join("predictions");
     let predicted = predict(model, data, &output, facts, &predicting)?;
     let dir = run.path().to_owned();
-    if predicted.ended != Ended::Finished {
+    if predicted.ended != RunEnd::Finished {
         return Ok(Evaluated { dir, evaluation: None, ended: predicted.ended });
     }
     let manifest = PredictionManifest::read(&manifest_path(&output))?;
@@ -88,7 +88,7 @@ pub fn evaluate(model: &Path, data: &[PathBuf], facts: &Facts, options: &Evaluat
         evaluation.importance = importance::ranked(rises);
     }
     evaluation_file::write(&dir, &evaluation, staged.meta())?;
-    Ok(Evaluated { dir, evaluation: Some(evaluation), ended: Ended::Finished })
+    Ok(Evaluated { dir, evaluation: Some(evaluation), ended: RunEnd::Finished })
 }
 
 /// Predictions in the files that `enn predict` writes.

@@ -2,7 +2,7 @@
 
 use super::{mirror, pretrained, trained_run::TrainedRun};
 use crate::{Error, error::Usage};
-use enn_cluster::agent::Ended;
+use enn_cluster::supervise::RunEnd;
 use enn_common::{checkpoint::listing, config::RunConfig, staged::StagedMeta};
 use enn_process::run_dir::{self, RunDir};
 use enn_ui::{RunView, model::TrainedView, run_status::RunStatus};
@@ -74,6 +74,6 @@ impl FinishedRun {
         }
         let metrics = Some(self.trained.split);
         let checkpoint = Some(self.checkpoint);
-        Ok(TrainedRun { metrics, checkpoint, ..TrainedRun::new(self.dir, Ended::Finished) })
+        Ok(TrainedRun { metrics, checkpoint, ..TrainedRun::new(self.dir, RunEnd::Finished) })
     }
 }

@@ -3,7 +3,7 @@
 use super::{announce::Announcer, checkpoints::ChunkRecorder, launch};
 use crate::{Error, facts::Facts};
 use enn_checkpoint::gather::GatherError;
-use enn_cluster::agent::{self, Ended, Job};
+use enn_cluster::supervise::{self, PredictedChunk, RunEnd, RunJob};
 use enn_common::{
     artifact::{
         chunk::{self, Chunk},
@@ -86,7 +86,7 @@ pub(super) fn predict_test_rows(
 ) -> Result<(), Error> {
     let data = Staged::open(staged)?;
     let out = run.path().join("predictions").join(".test.partial");
-    let job = Job::Predict {
+    let job = RunJob::Predict {
         staged: staged.to_owned(),
         checkpoint: checkpoint.to_owned(),
         out: out.clone(),
@@ -100,8 +100,8 @@ pub(super) fn predict_test_rows(
     let one = RunConfig { cluster, ..config.clone() };
     let silent = Announcer::start(Sink::bare(Mode::Quiet));
     let spec = launch::agent_spec(&one, facts, run, job, false)?;
-    let outcome = agent::run(&spec, Box::new(ChunkRecorder::default()), &mut |what| silent.send(what))?;
-    if let Ended::Failed { cause } = outcome.ended {
+    let outcome = supervise::run(&spec, Box::new(ChunkRecorder::default()), &mut |what| silent.send(what))?;
+    if let RunEnd::Failed { cause } = outcome.end {
         return Err(Error::Worker(cause));
     }
     let levels = config.train.quantile_levels();
@@ -139,7 +139,7 @@ fn write_rows(run: &RunDir, rows: &[usize]) -> Result<(), Error> {
 }
 
 /// Collects the forecasts (n, `numbers` each) of these rows from the chunks, in order.
-fn collect(chunks: &[agent::Chunk], out: &Path, rows: &[usize], numbers: usize) -> Result<Vec<f32>, GatherError> {
+fn collect(chunks: &[PredictedChunk], out: &Path, rows: &[usize], numbers: usize) -> Result<Vec<f32>, GatherError> {
     let mut values: Vec<f32> = Vec::with_capacity(rows.len() * numbers);
     let mut wanted = rows.iter().copied().peekable();
     for found in chunks {

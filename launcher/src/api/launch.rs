@@ -1,7 +1,7 @@
 //! Converts a resolved configuration into the specification of an agent.
 
 use crate::{Error, export::Packed, facts::Facts};
-use enn_cluster::agent::{AgentSpec, HandSpec, Job};
+use enn_cluster::supervise::{AgentSpec, FollowerSpec, NodeCounts, RunJob};
 use enn_common::config::{
     RunConfig,
     train::{Device, Nproc, Recovery},
@@ -28,28 +28,28 @@ pub(super) fn agent_spec(
     config: &RunConfig,
     facts: &Facts,
     run: &RunDir,
-    job: Job,
+    job: RunJob,
     handle_signals: bool,
 ) -> Result<AgentSpec, Error> {
     let world = match &job {
-        Job::Init { .. } => 1,
+        RunJob::Init { .. } => 1,
         // A worker without a chunk would be useless.
-        Job::Predict { chunk_rows, rows, .. } => {
+        RunJob::Predict { chunk_rows, rows, .. } => {
             let chunks = rows.div_ceil((*chunk_rows).max(1)).max(1);
             world(config).min(u32::try_from(chunks).unwrap_or(u32::MAX))
         }
-        Job::Train { .. } => world(config),
+        RunJob::Train { .. } => world(config),
     };
     let cluster = &config.cluster;
-    let training = matches!(job, Job::Train { .. });
+    let training = matches!(job, RunJob::Train { .. });
     let reforms = training && cluster.policy == Recovery::Reform;
     let hang_timeout = Duration::try_from_secs_f64(cluster.hang_timeout_s).unwrap_or_default();
     Ok(AgentSpec {
         worker: worker(config, facts, world)?,
-        world,
+        workers: world,
         workers_min: if cluster.workers_min == 0 { world } else { cluster.workers_min.min(world) },
-        workers_most: most(config, facts).max(world),
-        policy: if reforms { Recovery::Reform } else { Recovery::Restart },
+        workers_max: most(config, facts).max(world),
+        on_failure: if reforms { Recovery::Reform } else { Recovery::Restart },
         spares: if reforms { cluster.spares } else { 0 },
         evict_stragglers: reforms && cluster.evict_stragglers,
         straggler_window: STRAGGLER_WINDOW,
@@ -57,7 +57,8 @@ pub(super) fn agent_spec(
         hang_timeout: (training && !hang_timeout.is_zero()).then_some(hang_timeout),
         host: facts.host.clone(),
         run_dir: run.path().to_owned(),
-        first_round: run.next_round(),
+        lock: Some(run.witness()?),
+        first_round: run.next_round().0,
         job,
         max_restarts: cluster.max_restarts,
         grace: Duration::try_from_secs_f64(cluster.grace_s).unwrap_or_default(),
@@ -66,18 +67,20 @@ pub(super) fn agent_spec(
     })
 }
 
-/// Builds the specification of the agent of a node that another node leads. Nothing is started.
-pub(super) fn hand_spec(
+/// Builds the specification of a node that another node leads. Nothing is started.
+pub(super) fn follower_spec(
     config: &RunConfig,
     facts: &Facts,
     host: String,
+    nodes: NodeCounts,
     handle_signals: bool,
-) -> Result<HandSpec, Error> {
+) -> Result<FollowerSpec, Error> {
     let world = world(config);
-    Ok(HandSpec {
+    Ok(FollowerSpec {
         worker: worker(config, facts, world)?,
-        world,
-        workers_most: most(config, facts).max(world),
+        workers: world,
+        workers_max: most(config, facts).max(world),
+        nodes,
         host,
         socket_parent: facts.socket_parent.clone(),
         handle_signals,

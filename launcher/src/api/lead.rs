@@ -13,10 +13,7 @@ use super::{
 };
 use crate::{Error, facts::Facts};
 use enn_checkpoint::gather::{self, RunInfo};
-use enn_cluster::{
-    agent::{self, Durable, Ended, Headship, Heritage, Job, Outcome},
-    rendezvous::Rendezvous,
-};
+use enn_cluster::supervise::{self, CheckpointStore, Membership, RunEnd, RunJob, RunOutcome, TakeOver};
 use enn_common::{
     artifact::classes::ClassFigures,
     checkpoint::{Draft, name},
@@ -24,35 +21,35 @@ use enn_common::{
     event::EventKind,
     exit::ExitCode,
     staged::StagedMeta,
-    wire::follower::RunDescription,
 };
 use enn_data::baselines::{self, Baselines, Effort};
-use enn_process::{Guard, run_dir::RunDir};
+use enn_process::run_dir::RunDir;
 use enn_ui::{
     MetricsServer,
     report::{self, ReportError},
 };
 use std::{
     cell::Cell,
-    path::{Path, PathBuf},
-    rc::Rc,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
 /// Maximum wait for an unreachable leader to end and to release the lock of the run directory.
 const LEADER_ENDS_MAX: Duration = Duration::from_secs(15);
 
-/// The means of a node to lead the others.
+/// The lead of a run over several nodes.
 pub(super) struct Lead {
-    /// The guard process, started before the rendezvous.
-    pub(super) guard: Guard,
-    pub(super) rendezvous: Rc<Rendezvous>,
-    /// The minimum and maximum number of nodes.
-    pub(super) nodes: (u32, u32),
     /// The name of this node in the rendezvous.
     pub(super) host: String,
-    /// The state of the previous leader, which is gone; `None` on the first leader.
-    pub(super) takeover: Option<Box<Heritage>>,
+    pub(super) term: Term,
+}
+
+/// How a node came to lead.
+pub(super) enum Term {
+    /// It leads from the beginning.
+    First(Membership),
+    /// The previous leader is gone.
+    Next(TakeOver),
 }
 
 /// Writes the report and the manifest of a run; failures to write them are logged. `kept` says whether the newest checkpoint has been
@@ -61,7 +58,7 @@ fn conclude(
     config: &RunConfig,
     run: &RunDir,
     code: ExitCode,
-    outcome: Result<(Outcome, Option<Baselines>), Error>,
+    outcome: Result<(RunOutcome, Option<Baselines>), Error>,
     kept: Result<(), Error>,
 ) -> Result<TrainedRun, Error> {
     let outcome = outcome.map(|(outcome, baselines)| {
@@ -78,9 +75,9 @@ fn conclude(
         }
     }
     let kept = kept.and(mirror::end(config, run));
-    let outcome = outcome.and_then(|mut outcome| match (outcome.unsaved.take(), &outcome.ended) {
-        (Some(cause), _) => Err(Error::Unsaved(cause)),
-        (None, Ended::Failed { cause }) => Err(Error::Worker(cause.clone())),
+    let outcome = outcome.and_then(|outcome| match (unsaved(&outcome), &outcome.end) {
+        (Some(cause), _) => Err(Error::Unsaved(cause.clone())),
+        (None, RunEnd::Failed { cause }) => Err(Error::Worker(cause.clone())),
         (None, _) => Ok(outcome),
     });
     let outcome = match (outcome, kept) {
@@ -96,7 +93,7 @@ fn conclude(
         checkpoint: outcome.checkpoint.map(|(_, path)| path),
         restarts: outcome.restarts,
         rounds: outcome.rounds,
-        ..TrainedRun::new(run.path().to_owned(), outcome.ended)
+        ..TrainedRun::new(run.path().to_owned(), outcome.end)
     })
 }
 
@@ -111,7 +108,7 @@ pub(super) fn lead(
     // This comes before anything is made, because the address may be taken.
     let metrics = options.metrics_addr.map(MetricsServer::start).transpose()?;
     let run = match (&others, &options.resume) {
-        (Some(Lead { takeover: Some(takeover), .. }), _) => RunDir::take_over(&takeover.work.run_dir, LEADER_ENDS_MAX)?,
+        (Some(Lead { term: Term::Next(order), .. }), _) => RunDir::take_over(&order.facts.run_dir, LEADER_ENDS_MAX)?,
         (_, Some(path)) => RunDir::open(path)?,
         (_, None) => {
             RunDir::create(&address::local(&options.runs_dir, facts)?, &config.name, time::OffsetDateTime::now_utc())?
@@ -132,16 +129,16 @@ pub(super) fn lead(
     }
     let is_at_work = Cell::new(false);
     let outcome = work(config, facts, options, others, &run, &announcer, &is_at_work);
-    if let Ok((Outcome { handed_over: true, restarts, rounds, .. }, _)) = outcome {
+    if let Ok((RunOutcome { end: RunEnd::HandedOff, restarts, rounds, .. }, _)) = outcome {
         // The next leader waits for the directory.
         let dir = run.path().to_owned();
         drop(run);
-        return Ok(TrainedRun { restarts, rounds, led: false, ..TrainedRun::new(dir, Ended::Finished) });
+        return Ok(TrainedRun { restarts, rounds, led: false, ..TrainedRun::new(dir, RunEnd::Finished) });
     }
     let seconds = began.elapsed().as_secs_f64();
     if !run.is_held() {
         // The journal, report and manifest belong to another leader now.
-        return Err(superseded(outcome.map(|(outcome, _)| outcome.ended), &run));
+        return Err(superseded(outcome.map(|(outcome, _)| outcome.end), &run));
     }
     if let (Some(before), false) = (config_before, is_at_work.get()) {
         // No worker started with this configuration: the checkpoints belong to the previous one, which the next resume uses.
@@ -155,22 +152,29 @@ pub(super) fn lead(
     conclude(config, &run, code, outcome, kept)
 }
 
+/// Returns why the last state of a training that ended by itself is in no checkpoint. After a stop that is no error.
+fn unsaved(outcome: &RunOutcome) -> Option<&String> {
+    outcome.unsaved.as_ref().filter(|_| outcome.end == RunEnd::Finished)
+}
+
 /// Returns the exit code of a run and the last event of its journal. `kept` says whether the checkpoints were uploaded to where the run is
 /// kept.
 fn end_event(
-    outcome: &Result<(Outcome, Option<Baselines>), Error>,
+    outcome: &Result<(RunOutcome, Option<Baselines>), Error>,
     kept: &Result<(), Error>,
     seconds: f64,
 ) -> (ExitCode, EventKind) {
     let (code, restarts, rounds, cause) = match outcome {
-        Ok((Outcome { unsaved, ended, restarts, rounds, .. }, _)) => {
+        Ok((outcome, _)) => {
+            let RunOutcome { end: ended, restarts, rounds, .. } = outcome;
+            let unsaved = unsaved(outcome);
             let code = match exit_code(ended) {
                 ExitCode::WorkerFailed if unsaved.is_none() => ExitCode::WorkerFailed,
                 _ if unsaved.is_some() || kept.is_err() => ExitCode::Machine,
                 code => code,
             };
             let not_kept = || kept.as_ref().err().map(ToString::to_string);
-            let cause = unsaved.clone().or_else(|| cause(Ok(ended))).or_else(not_kept);
+            let cause = unsaved.cloned().or_else(|| cause(Ok(ended))).or_else(not_kept);
             (code, *restarts, *rounds, cause)
         }
         Err(error) => (error.exit_code(), 0, 0, cause(Err(error))),
@@ -179,10 +183,10 @@ fn end_event(
 }
 
 /// Returns the error of a node whose run is now led by another node.
-fn superseded(ended: Result<Ended, Error>, run: &RunDir) -> Error {
+fn superseded(ended: Result<RunEnd, Error>, run: &RunDir) -> Error {
     match ended {
         Err(error) => error,
-        Ok(Ended::Failed { cause }) => Error::Worker(cause),
+        Ok(RunEnd::Failed { cause }) => Error::Worker(cause),
         Ok(_) => Error::Nodes(format!("another node leads the run in {}", run.path().display())),
     }
 }
@@ -195,7 +199,7 @@ fn work(
     run: &RunDir,
     announcer: &Announcer,
     is_at_work: &Cell<bool>,
-) -> Result<(Outcome, Option<Baselines>), Error> {
+) -> Result<(RunOutcome, Option<Baselines>), Error> {
     facts.libtorch.begin();
     let runs = run.path().parent().unwrap_or(run.path());
     let (staged, seconds) = match &options.staged {
@@ -218,47 +222,40 @@ fn work(
         None => sizes::settled(config, run, &staged.meta, |what| announcer.send(what))?,
     };
     let weights = config.train.cell_weights.of_grid(&staged.meta.out_shape)?;
-    let job = Job::Train { staged: staged.dir.clone(), init: None };
+    let job = RunJob::Train { staged: staged.dir.clone(), init: None, config: run.config_digest()? };
     let mut spec = launch::agent_spec(config, facts, run, job, options.handle_signals)?;
     let card = ModelCard::default();
     let baselines = announcer
         .sender()
         .map(|events| compute_baselines(staged.dir.clone(), options.baselines, weights, events, card.clone()));
     let draft = draft(&run.id(), config, &staged.meta)?;
-    let durable = Durable::new(run.checkpoints(), &config.train, draft, Box::new(announcer.warner()));
-    let durable = durable.knowing(card.reader()).telling(mirror::of_run(config, run, announcer)?);
-    let durable = Box::new(durable);
+    let store = CheckpointStore::new(run.checkpoints(), &config.train, draft, Box::new(announcer.warner()));
+    let store = Box::new(store.knowing(card.reader()).telling(mirror::of_run(config, run, announcer)?));
     let mut emit = |what| {
         card.note(&what);
         is_at_work.set(is_at_work.get() || matches!(what, EventKind::WorkerReady { .. }));
         announcer.send(what);
     };
     let outcome = match others {
-        None => agent::run(&spec, durable, &mut emit),
-        Some(Lead { guard, rendezvous, nodes, host, takeover }) => {
+        None => supervise::run(&spec, store, &mut emit),
+        Some(Lead { host, term }) => {
             spec.host = host;
-            let headship = Headship { guard, rendezvous, work: description(run, &staged.dir)?, nodes };
-            match takeover {
-                None => agent::lead(&spec, durable, &mut emit, headship),
-                Some(takeover) => agent::inherit(&spec, durable, &mut emit, (headship, *takeover)),
+            match term {
+                Term::First(membership) => supervise::lead(&spec, store, &mut emit, membership),
+                Term::Next(order) => supervise::succeed(&spec, store, &mut emit, order),
             }
         }
     };
-    if let Ok(outcome @ Outcome { handed_over: true, .. }) = outcome {
+    if let Ok(outcome @ RunOutcome { end: RunEnd::HandedOff, .. }) = outcome {
         return Ok((outcome, None));
     }
     let baselines = baselines.and_then(|thread| thread.join().ok().flatten());
     let outcome = outcome?;
-    if let (Ended::Finished, None, Some((_, checkpoint))) = (&outcome.ended, &outcome.unsaved, &outcome.checkpoint) {
+    if let (RunEnd::Finished, None, Some((_, checkpoint))) = (&outcome.end, &outcome.unsaved, &outcome.checkpoint) {
         let predicted = forecast::of_test_rows(config, facts, run, checkpoint, &staged.dir);
         send_classes(predicted.and_then(|()| forecast::classes(run, &staged.dir)), announcer);
     }
     Ok((outcome, baselines))
-}
-
-/// Returns what the leader sends to the followers about the run.
-fn description(run: &RunDir, staged: &Path) -> Result<RunDescription, Error> {
-    Ok(RunDescription { run_dir: run.path().to_owned(), config: run.config_digest()?, staged: staged.to_owned() })
 }
 
 /// Reports the class metrics of the test rows, or why they are missing.

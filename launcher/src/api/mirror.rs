@@ -3,7 +3,7 @@
 use super::announce::Announcer;
 use crate::Error;
 use enn_checkpoint::remote::{self, Mirror, RemoteError, RemoteRuns, Store, UploadTarget, push_records};
-use enn_cluster::agent::{self, Then};
+use enn_cluster::supervise::{Then, retention_rule};
 use enn_common::{config::RunConfig, fs::FileError};
 use enn_process::run_dir::RunDir;
 use std::path::Path;
@@ -68,7 +68,7 @@ fn targets(config: &RunConfig, run: &RunDir) -> Vec<UploadTarget> {
     let mirror = mirror.filter(|mirror| kept_at.as_ref() != Some(mirror));
     let mirror = mirror.map(|address| UploadTarget { address, retention: None });
     kept_at
-        .map(|address| UploadTarget { address, retention: Some(agent::rule(&config.train)) })
+        .map(|address| UploadTarget { address, retention: Some(retention_rule(&config.train)) })
         .into_iter()
         .chain(mirror)
         .collect()

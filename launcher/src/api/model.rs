@@ -8,7 +8,7 @@ use crate::{
     tasks::{self, TaskEdit},
 };
 use enn_checkpoint::convert::{self, Saved};
-use enn_cluster::agent::{self, Durable, Ended, Job};
+use enn_cluster::supervise::{self, CheckpointStore, RunEnd, RunJob};
 use enn_common::{
     checkpoint::Checkpoint,
     config::{Forest, RunConfig},
@@ -32,12 +32,12 @@ pub fn new_model(config: &RunConfig, meta: &StagedMeta, facts: &Facts, runs_dir:
     let text = serde_json::to_vec_pretty(meta).map_err(|source| Error::Json { path: path.clone(), source })?;
     atomic::write(&path, &text)?;
     let announcer = Announcer::of_run(run.path(), Mode::Quiet, None)?;
-    let spec = launch::agent_spec(config, facts, &run, Job::Init { meta: path }, false)?;
+    let spec = launch::agent_spec(config, facts, &run, RunJob::Init { meta: path }, false)?;
     let draft = lead::draft(&run.id(), config, meta)?;
-    let durable = Durable::new(run.checkpoints(), &config.train, draft, Box::new(|_| {}));
-    let outcome = agent::run(&spec, Box::new(durable), &mut |what| announcer.send(what))?;
-    match outcome.ended {
-        Ended::Failed { cause } => Err(Error::Worker(cause)),
+    let durable = CheckpointStore::new(run.checkpoints(), &config.train, draft, Box::new(|_| {}));
+    let outcome = supervise::run(&spec, Box::new(durable), &mut |what| announcer.send(what))?;
+    match outcome.end {
+        RunEnd::Failed { cause } => Err(Error::Worker(cause)),
         _ => Ok(run.path().to_owned()),
     }
 }

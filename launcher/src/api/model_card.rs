@@ -1,6 +1,6 @@
 //! Collects the findings of a run for the model card in the manifest of every checkpoint.
 
-use enn_cluster::agent::Known;
+use enn_cluster::supervise::Known;
 use enn_common::{artifact::model_card::Findings, event::EventKind, metrics::Metrics};
 use std::{
     collections::BTreeMap,

@@ -3,16 +3,16 @@
 use super::{
     announce::Announcer,
     launch,
-    lead::{Lead, lead},
+    lead::{Lead, Term, lead},
     train_options::TrainOptions,
     trained_run::TrainedRun,
 };
 use crate::{Error, facts::Facts};
 use enn_cluster::{
-    agent::{self, Ended, HandEnd, Signal},
     rendezvous::{Rendezvous, Settings},
+    supervise::{self, FollowerEnd, Membership, NodeCounts, NodeEnd, RunEnd, RunEnding},
 };
-use enn_common::{config::RunConfig, wire::follower::Ending};
+use enn_common::config::RunConfig;
 use enn_ui::Sink;
 use std::rc::Rc;
 
@@ -23,29 +23,29 @@ pub(super) fn meet(
     options: &TrainOptions,
     settings: &Settings,
 ) -> Result<TrainedRun, Error> {
-    let guard = agent::guard()?;
+    let guard = supervise::guard()?;
     let rendezvous = Rc::new(Rendezvous::start(settings.clone())?);
     rendezvous.join();
-    let leads = |guard, takeover| {
-        let rendezvous = Rc::clone(&rendezvous);
-        let host = settings.host.clone();
-        let nodes = (settings.nodes_min, settings.nodes_max);
-        lead(config, facts, options, Some(Lead { guard, rendezvous, nodes, host, takeover }))
-    };
+    let nodes = NodeCounts { min: settings.nodes_min, max: settings.nodes_max };
+    let host = || settings.host.clone();
     if rendezvous.is_host() {
-        return leads(guard, None);
+        let membership = Membership { guard, rendezvous, nodes };
+        return lead(config, facts, options, Some(Lead { host: host(), term: Term::First(membership) }));
     }
-    let spec = launch::hand_spec(config, facts, settings.host.clone(), options.handle_signals)?;
+    let spec = launch::follower_spec(config, facts, host(), nodes, options.handle_signals)?;
     let announcer = Announcer::start(Sink::bare(options.mode));
-    let end = agent::serve(&spec, guard, &rendezvous, &mut |what| announcer.send(what));
+    let end = supervise::take_part(&spec, guard, &rendezvous, &mut |what| announcer.send(what), |order| {
+        lead(config, facts, options, Some(Lead { host: host(), term: Term::Next(order) }))
+    });
     drop(announcer);
     let ended = match end? {
-        HandEnd::TookOver(guard, takeover) => return leads(guard, Some(takeover)),
-        HandEnd::Ended(Ending::Finished) | HandEnd::Drained => Ended::Finished,
-        HandEnd::Ended(Ending::Stopped { signal }) => Ended::Stopped(Signal::named(&signal)),
-        HandEnd::Ended(Ending::Failed { cause }) => return Err(Error::Worker(cause)),
-        HandEnd::Stopped(signal) => Ended::Stopped(signal),
-        HandEnd::Failed(reason) => return Err(Error::Nodes(reason)),
+        FollowerEnd::Led(run) => return run,
+        FollowerEnd::Ended(NodeEnd::Ended(RunEnding::Finished) | NodeEnd::Drained) => RunEnd::Finished,
+        FollowerEnd::Ended(NodeEnd::Ended(RunEnding::Stopped { signal }) | NodeEnd::Stopped(signal)) => {
+            RunEnd::Stopped(signal)
+        }
+        FollowerEnd::Ended(NodeEnd::Ended(RunEnding::Failed { cause })) => return Err(Error::Worker(cause)),
+        FollowerEnd::Ended(NodeEnd::Failed(reason)) => return Err(Error::Nodes(reason)),
     };
     Ok(TrainedRun { led: false, ..TrainedRun::new(options.runs_dir.clone(), ended) })
 }

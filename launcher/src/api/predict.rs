@@ -13,7 +13,7 @@ pub(super) use subject::{SCRATCH, Subject, configured};
 use super::{announce::Announcer, checkpoints::ChunkRecorder, launch, staging, stamp, trained_run, work_dir::WorkDir};
 use crate::{Error, error::Usage, export::is_packed, facts::Facts};
 use enn_checkpoint::gather::{self, Arrays, Gathered, Header, Ledger};
-use enn_cluster::agent::{self, Ended, Job};
+use enn_cluster::supervise::{self, RunEnd, RunJob};
 use enn_common::{config::data::DataConfig, event::EventKind, staged::meta::CleaningReport};
 use enn_data::stage::ROW_NAMES_MAX;
 use enn_process::run_dir::RunDir;
@@ -36,7 +36,7 @@ const CHUNK_ROWS_FEW: u64 = 4096;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Predictions {
-    pub ended: Ended,
+    pub ended: RunEnd,
     /// The output and its manifest; `None` when stopped.
     pub gathered: Option<Gathered>,
 }
@@ -156,7 +156,7 @@ fn chunk_rows(rows: u64, features: u64, cells: u64) -> u64 {
 }
 
 /// How the computation ended, the number of restarts and the number of rounds.
-type Computed = (Ended, u32, u64);
+type Computed = (RunEnd, u32, u64);
 
 fn predict_into(
     output: &Path,
@@ -186,7 +186,7 @@ fn predict_into(
     let done = ledger.done();
     let complete = done.iter().map(|(start, end)| end - start).sum::<u64>() == rows;
     let ledger = Arc::new(Mutex::new(ledger));
-    let mut ended = Ended::Finished;
+    let mut ended = RunEnd::Finished;
     let mut restarts = 0;
     let mut rounds = 0;
     if !complete {
@@ -206,9 +206,11 @@ fn predict_into(
         };
     }
     match ended {
-        Ended::Failed { cause } => return Err(Error::Worker(cause)),
-        Ended::Stopped(_) => return Ok((Predictions { ended, gathered: None }, restarts, rounds)),
-        Ended::Finished => {}
+        RunEnd::Failed { cause } | RunEnd::CheckpointsUnusable { error: cause, .. } => {
+            return Err(Error::Worker(cause));
+        }
+        RunEnd::Stopped(_) | RunEnd::HandedOff => return Ok((Predictions { ended, gathered: None }, restarts, rounds)),
+        RunEnd::Finished => {}
     }
     let ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
     let gathered = gather_output(subject, &staged.dir, output, &ledger, &levels, takes_point, options.replace)?;
@@ -270,7 +272,7 @@ fn by_workers(
     ledger: Arc<Mutex<Ledger>>,
 ) -> Result<Computed, Error> {
     let done = ledger.lock().unwrap_or_else(PoisonError::into_inner).done();
-    let job = Job::Predict {
+    let job = RunJob::Predict {
         staged: chunks.staged.to_owned(),
         checkpoint: subject.checkpoint.clone(),
         out: chunks.out.to_owned(),
@@ -281,8 +283,8 @@ fn by_workers(
     };
     let spec = launch::agent_spec(&subject.config, facts, run, job, options.handle_signals)?;
     let recorder = ChunkRecorder { ledger: Some(ledger), events: announcer.sender() };
-    let outcome = agent::run(&spec, Box::new(recorder), &mut |what| announcer.send(what))?;
-    Ok((outcome.ended, outcome.restarts, outcome.rounds))
+    let outcome = supervise::run(&spec, Box::new(recorder), &mut |what| announcer.send(what))?;
+    Ok((outcome.end, outcome.restarts, outcome.rounds))
 }
 
 /// Predicts the missing chunks with an exported model's runtime.

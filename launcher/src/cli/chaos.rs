@@ -6,7 +6,7 @@ use crate::{
     chaos::{self, ChaosEnd, ChaosError, ChaosOptions, FaultKind, Rate, Schedule},
     facts::Facts,
 };
-use enn_cluster::agent;
+use enn_cluster::supervise::{self, Asker};
 use enn_common::{exit::ExitCode, wire::command::Request};
 use enn_process::run_dir;
 use enn_ui::runs::Need;
@@ -83,7 +83,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     }
     let run = args.which.find(Need::UnderWay, facts)?;
     if let Some(text) = &args.partition {
-        let says = agent::ask(&run, &cut(text), (run_dir::is_living(&run), &facts.host))?;
+        let says =
+            supervise::ask(&run, &cut(text), Asker { run_is_living: run_dir::is_living(&run), host: &facts.host })?;
         output::text_line(&says)?;
         if rates.is_empty() {
             return Ok(ExitCode::Success);

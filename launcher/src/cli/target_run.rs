@@ -4,7 +4,7 @@
 use super::{flags, output};
 use crate::{Error, facts::Facts};
 use clap::{Args, Subcommand};
-use enn_cluster::agent::{self, AskError};
+use enn_cluster::supervise::{self, AskError, Asker};
 use enn_common::wire::command::Request;
 use enn_process::run_dir;
 use enn_ui::runs::Need;
@@ -85,7 +85,8 @@ pub(super) struct TargetRun {
 impl TargetRun {
     fn send(&self, request: &Request, facts: &Facts) -> Result<(), Error> {
         let run = flags::find(&self.run, self.runs_dir.as_deref(), Need::UnderWay, facts)?;
-        let ask = || agent::ask(&run, request, (run_dir::is_living(&run), &facts.host));
+        let ask =
+            || supervise::ask(&run, request, Asker { run_is_living: run_dir::is_living(&run), host: &facts.host });
         let answer = match ask() {
             Err(error) if error.is_absence() => when_led(&run, error, ask)?,
             answer => answer?,
@@ -107,7 +108,7 @@ fn when_led(run: &Path, mut error: AskError, ask: impl Fn() -> Result<String, As
         }
         let waited = TAKE_OVER_MAX.as_secs();
         if Instant::now() >= deadline {
-            return Err(AskError::Headless { run: run.to_owned(), waited }.into());
+            return Err(AskError::Leaderless { run: run.to_owned(), waited }.into());
         }
         if !std::mem::replace(&mut is_reported, true) {
             message::print(&format!("{error}; waiting up to {waited} s for another node to lead it"));

@@ -13,8 +13,8 @@ use crate::{
     torchrun::Dialect,
 };
 use enn_cluster::{
-    agent::{Ended, Signal},
     slurm::Allocation,
+    supervise::{RunEnd, StopSignal},
 };
 use enn_common::{
     config::{parent::ScalerChoice, raw::RawValue},
@@ -167,7 +167,7 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
     };
     let run = api::train(&config, facts, &options)?;
     // Only the leader requeues the job; a nonzero exit status of another node would make srun end it.
-    if run.ended == Ended::Stopped(Signal::TimeLimit) && (!run.led || api::requeued(facts)?) {
+    if run.ended == RunEnd::Stopped(StopSignal::TimeLimit) && (!run.led || api::requeued(facts)?) {
         return Ok(ExitCode::Success as u8);
     }
     Ok(api::exit_code(&run.ended) as u8)

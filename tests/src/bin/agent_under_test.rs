@@ -4,18 +4,18 @@
 //! Arguments: run directory, world, max restarts, grace in seconds, the fake worker; then key=value: policy (restart unless
 //! given), min, most, spares, hang (seconds), window (seconds between looks for stragglers), regroup (seconds to leave a round
 //! together), evict (true), fails (commits that fail first; `always`: each hangs). The script comes by `ENN_FAKE_SCRIPT`.
-//! With `ENN_TEST_SUPERVISOR` the supervisor of `enn_cluster::supervise` is tested instead of `agent`.
 
 #![expect(clippy::disallowed_methods, reason = "a test program ends with the code it tests")]
 #![expect(clippy::unwrap_used, reason = "a test program fails by panicking")]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test program reports on its standard streams")]
 
-use enn_cluster::agent::{AgentSpec, Checkpoints, Committed, Ended, Job, ShardSet, Signal, WorkerSpec};
-use enn_cluster::supervise;
+use enn_cluster::supervise::{
+    self, AgentSpec, Checkpoints, CommittedCheckpoint, CompleteCheckpoint, FoundCheckpoint, RunEnd, RunJob, StopSignal,
+    WorkerSpec,
+};
 use enn_common::{
     config::train::{Device, Recovery},
     event::Event,
-    id::Round,
 };
 use std::{
     fs,
@@ -48,7 +48,7 @@ impl Renames {
 }
 
 impl Checkpoints for Renames {
-    fn prepare(&mut self) -> Result<Option<Committed>, Failure> {
+    fn prepare(&mut self) -> Result<Option<FoundCheckpoint>, Failure> {
         fs::create_dir_all(&self.0)?;
         let mut steps = Vec::new();
         for entry in fs::read_dir(&self.0)? {
@@ -60,68 +60,12 @@ impl Checkpoints for Renames {
                 steps.push((step.parse::<u64>()?, entry.path()));
             }
         }
-        let newest = steps.into_iter().max();
-        Ok(newest.map(|(step, path)| Committed { step, path, bytes: 0, metric: None }))
+        Ok(steps.into_iter().max().map(|(step, path)| FoundCheckpoint { step, path }))
     }
 
-    fn commit(&mut self, shards: &ShardSet) -> Result<Committed, Failure> {
+    fn commit(&mut self, shards: &CompleteCheckpoint) -> Result<CommittedCheckpoint, Failure> {
         let path = self.rename(shards.step, &shards.dir)?;
-        Ok(Committed { step: shards.step, path, bytes: 5, metric: shards.metric })
-    }
-}
-
-impl supervise::Checkpoints for Renames {
-    fn prepare(&mut self) -> Result<Option<supervise::FoundCheckpoint>, Failure> {
-        let found = Checkpoints::prepare(self)?;
-        Ok(found.map(|found| supervise::FoundCheckpoint { step: found.step, path: found.path }))
-    }
-
-    fn commit(&mut self, shards: &supervise::CompleteCheckpoint) -> Result<supervise::CommittedCheckpoint, Failure> {
-        let path = self.rename(shards.step, &shards.dir)?;
-        Ok(supervise::CommittedCheckpoint { path, bytes: 5, metric: shards.metric })
-    }
-}
-
-/// Runs the new supervisor; returns the exit code.
-fn launch(spec: AgentSpec, fails: Option<u32>, print: &mut dyn FnMut(enn_common::event::EventKind)) -> i32 {
-    let spec = supervise::AgentSpec {
-        worker: spec.worker,
-        workers: spec.world,
-        workers_min: spec.workers_min,
-        workers_max: spec.workers_most,
-        on_failure: spec.policy,
-        spares: spec.spares,
-        evict_stragglers: spec.evict_stragglers,
-        straggler_window: spec.straggler_window,
-        regroup_wait: spec.regroup_wait,
-        hang_timeout: spec.hang_timeout,
-        host: spec.host,
-        run_dir: spec.run_dir,
-        lock: None,
-        first_round: 0,
-        job: supervise::RunJob::Train { staged: "/staged".into(), init: None, config: String::new() },
-        max_restarts: spec.max_restarts,
-        grace: spec.grace,
-        socket_parent: spec.socket_parent,
-        handle_signals: spec.handle_signals,
-    };
-    let checkpoints = Box::new(Renames(spec.run_dir.join("checkpoints"), fails));
-    match supervise::run(&spec, checkpoints, print) {
-        Ok(outcome) => match outcome.end {
-            supervise::RunEnd::Finished => 0,
-            supervise::RunEnd::Stopped(supervise::StopSignal::Interrupt) => 130,
-            supervise::RunEnd::Stopped(supervise::StopSignal::Terminate) => 143,
-            supervise::RunEnd::Stopped(supervise::StopSignal::TimeLimit) => 138,
-            supervise::RunEnd::Failed { cause } => {
-                eprintln!("{cause}");
-                1
-            }
-            other => panic!("{other:?}"),
-        },
-        Err(error) => {
-            eprintln!("{error}");
-            4
-        }
+        Ok(CommittedCheckpoint { path, bytes: 5, metric: shards.metric })
     }
 }
 
@@ -148,10 +92,10 @@ fn main() {
             sleeps: true,
             repeatable_products: false,
         },
-        world,
+        workers: world,
         workers_min: option("min").map_or(world, |text| text.parse().unwrap()),
-        workers_most: option("most").map_or(world, |text| text.parse().unwrap()),
-        policy: if option("policy") == Some("reform") { Recovery::Reform } else { Recovery::Restart },
+        workers_max: option("most").map_or(world, |text| text.parse().unwrap()),
+        on_failure: if option("policy") == Some("reform") { Recovery::Reform } else { Recovery::Restart },
         spares: option("spares").map_or(0, |text| text.parse().unwrap()),
         evict_stragglers: option("evict") == Some("true"),
         straggler_window: Duration::from_secs_f64(option("window").map_or(10.0, |text| text.parse().unwrap())),
@@ -159,8 +103,9 @@ fn main() {
         hang_timeout: option("hang").map(|text| Duration::from_secs_f64(text.parse().unwrap())),
         host: "here".into(),
         run_dir: run_dir.clone(),
-        first_round: Round(0),
-        job: Job::Train { staged: "/staged".into(), init: None },
+        lock: None,
+        first_round: 0,
+        job: RunJob::Train { staged: "/staged".into(), init: None, config: String::new() },
         max_restarts: max_restarts.parse().unwrap(),
         grace: Duration::from_secs_f64(grace.parse().unwrap()),
         socket_parent: std::env::temp_dir(),
@@ -170,20 +115,18 @@ fn main() {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
         println!("{}", serde_json::to_string(&Event { time, what }).unwrap());
     };
-    if std::env::var_os("ENN_TEST_SUPERVISOR").is_some() {
-        std::process::exit(launch(spec, fails, &mut print));
-    }
-    let outcome = enn_cluster::agent::run(&spec, Box::new(Renames(run_dir.join("checkpoints"), fails)), &mut print);
+    let outcome = supervise::run(&spec, Box::new(Renames(run_dir.join("checkpoints"), fails)), &mut print);
     let code = match outcome {
-        Ok(outcome) => match outcome.ended {
-            Ended::Finished => 0,
-            Ended::Stopped(Signal::Interrupt) => 130,
-            Ended::Stopped(Signal::Terminate) => 143,
-            Ended::Stopped(Signal::TimeLimit) => 138,
-            Ended::Failed { cause } => {
+        Ok(outcome) => match outcome.end {
+            RunEnd::Finished => 0,
+            RunEnd::Stopped(StopSignal::Interrupt) => 130,
+            RunEnd::Stopped(StopSignal::Terminate) => 143,
+            RunEnd::Stopped(StopSignal::TimeLimit) => 138,
+            RunEnd::Failed { cause } => {
                 eprintln!("{cause}");
                 1
             }
+            other => panic!("{other:?}"),
         },
         Err(error) => {
             eprintln!("{error}");

@@ -18,14 +18,15 @@ use enn_common::{
         table::{ItemKind, ShardItem, ShardTable},
     },
     config::data::Layout,
+    id::WorkerId,
     wire::{
         command,
         control::{ControlPage, Intent, PAGE_BYTES},
         engine, export,
-        follower::{Order, Report},
         frame::{FrameBuffer, encode},
         message::{FromWorker, StagedShard, ToWorker},
         node::{FromHost, Members, ToHost},
+        node_agent::{NodeCommand, NodeEvent},
         serve,
     },
 };
@@ -82,8 +83,8 @@ pub(crate) fn frame_seeds() -> Vec<Vec<u8>> {
         [frame(&FromWorker::Hello { protocol: 7, worker: 3, pid: 4 }), frame(&written)].concat(),
         frame(&FromWorker::ShardStaged(Box::new(staged))),
         frame(&ToWorker::Committed { step: 5, path: "/c".into() }),
-        frame(&Order::Spawn { worker: 1, seat: None, logs: "/l".into() }),
-        frame(&Report::Unfit { reason: "no GPU".into() }),
+        frame(&NodeCommand::Start { worker: WorkerId(1), seat: None, standby: None, logs: "/l".into() }),
+        frame(&NodeEvent::Unfit { reason: "no GPU".into() }),
         [frame(&ToHost::Hello { protocol: 3, nonce: [7; 32] }), frame(&ToHost::Message(vec![1; 40]))].concat(),
         frame(&FromHost::Challenge { nonce: [7; 32], token: true }),
         frame(&members),
@@ -116,7 +117,7 @@ pub(crate) fn frames(bytes: &[u8]) {
             _ => {}
         }
     }
-    drop((messages::<ToWorker>(bytes), messages::<Order>(bytes), messages::<Report>(bytes)));
+    drop((messages::<ToWorker>(bytes), messages::<NodeCommand>(bytes), messages::<NodeEvent>(bytes)));
     drop((messages::<ToHost>(bytes), messages::<FromHost>(bytes)));
     messages::<Members>(bytes).into_iter().for_each(|members| drop(members.unpack()));
 }

@@ -4,7 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
-use enn_cluster::agent::WorkerSpec;
+use enn_cluster::supervise::WorkerSpec;
 use enn_common::{
     graph::{DType, Dim, Fold, Graph, Op, Unary},
     wire::{

@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
-use enn_cluster::agent::{AskError, ask};
+use enn_cluster::supervise::{AskError, Asker, ask};
 use enn_common::{
     event::{Event, EventKind},
     wire::command::Request,
@@ -147,7 +147,7 @@ fn successor(nodes: &mut Vec<Node>) -> Node {
 }
 
 fn asked(run: &Path, request: &Request) -> Result<String, AskError> {
-    ask(run, request, (true, "a"))
+    ask(run, request, Asker { run_is_living: true, host: "a" })
 }
 
 fn ends(nodes: Vec<Node>) -> Vec<String> {

@@ -3,6 +3,7 @@
 //! `shell` carries out the effects of the supervisor and makes its inputs.
 //! **Invariant:** what changes the run directory is fenced (`fence`): a leader that has a successor changes nothing.
 
+mod ask;
 mod checkpoint_store;
 mod checkpoints;
 mod commit_thread;
@@ -12,6 +13,7 @@ mod journal;
 mod kernel_file;
 mod shell;
 
+pub use ask::{AskError, Asker, ask};
 pub use checkpoint_store::{CheckpointStore, Known, Then, retention_rule};
 pub use checkpoints::{CheckpointFailure, Checkpoints};
 pub use fence::Fence;

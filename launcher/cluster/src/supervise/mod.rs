@@ -10,7 +10,7 @@ mod spec;
 mod take_over;
 
 pub use crate::{
-    leader::{CheckpointFailure, CheckpointStore, Checkpoints, Known, Then, retention_rule},
+    leader::{AskError, Asker, CheckpointFailure, CheckpointStore, Checkpoints, Known, Then, ask, retention_rule},
     node_agent::{AgentError, effect::NodeEnd},
     supervisor::{
         CompleteCheckpoint,

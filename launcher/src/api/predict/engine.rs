@@ -17,7 +17,7 @@ use crate::{
 };
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 use enn_checkpoint::gather::Ledger;
-use enn_cluster::agent::{self, Ended};
+use enn_cluster::supervise::{RunEnd, StopSignal};
 use enn_common::{
     artifact::chunk::{self, ChunkExtent, WrittenChunk},
     config::{RunConfig, train::Device},
@@ -196,7 +196,7 @@ pub(super) fn compute(
     world: u32,
     max_restarts: u32,
     handle_signals: bool,
-) -> Result<(Ended, u32), Error> {
+) -> Result<(RunEnd, u32), Error> {
     let system = |source| Error::Read { path: chunks.out.to_owned(), source };
     let mut signals = if handle_signals { Signals::install(&STOP_SIGNALS).map_err(system)? } else { None };
     let (ended, end) = io::pipe().map_err(system)?;
@@ -240,9 +240,9 @@ pub(super) fn compute(
         // All chunks may have been finished when the signal came.
         let is_whole = chunks.todo().is_empty();
         match signal.filter(|_| !is_whole) {
-            Some(Signal::SIGINT) => Ok((Ended::Stopped(agent::Signal::Interrupt), restarts)),
-            Some(_) => Ok((Ended::Stopped(agent::Signal::Terminate), restarts)),
-            None => recorded.map(|()| (Ended::Finished, restarts)),
+            Some(Signal::SIGINT) => Ok((RunEnd::Stopped(StopSignal::Interrupt), restarts)),
+            Some(_) => Ok((RunEnd::Stopped(StopSignal::Terminate), restarts)),
+            None => recorded.map(|()| (RunEnd::Finished, restarts)),
         }
     })
 }

@@ -11,28 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 type Circle = BTreeSet<String>;
 
 /// Circles that exist, each with the files in it and the reason.
-const KNOWN: &[(&str, &[&str])] = &[
-    (
-        "to be opened with the supervisor",
-        &[
-            "launcher/cluster/src/agent/callers.rs",
-            "launcher/cluster/src/agent/committer.rs",
-            "launcher/cluster/src/agent/dispatcher.rs",
-            "launcher/cluster/src/agent/hand.rs",
-            "launcher/cluster/src/agent/nodes.rs",
-            "launcher/cluster/src/agent/spec.rs",
-            "launcher/cluster/src/agent/wait.rs",
-        ],
-    ),
-    (
-        "to be opened with the supervisor",
-        &["launcher/cluster/src/agent/cause.rs", "launcher/cluster/src/agent/kernels.rs"],
-    ),
-    (
-        "to be opened with the supervisor",
-        &["launcher/cluster/src/rendezvous/decide.rs", "launcher/cluster/src/rendezvous/state.rs"],
-    ),
-];
+const KNOWN: &[(&str, &[&str])] = &[(
+    "two halves of one machine",
+    &["launcher/cluster/src/rendezvous/decide.rs", "launcher/cluster/src/rendezvous/state.rs"],
+)];
 
 /// What each file imports.
 struct Graph(BTreeMap<String, BTreeSet<String>>);

@@ -206,7 +206,7 @@ fn the_variables_that_are_read_are_those_doctor_lists() {
     };
     let facts = quoted("launcher/src/facts.rs");
     let boot = quoted("worker/src/session/boot.rs");
-    let mut set = quoted("launcher/cluster/src/agent/env.rs");
+    let mut set = quoted("launcher/cluster/src/node_agent/environment.rs");
     set.extend(quoted("launcher/cluster/src/group/contract.rs"));
     let named = |name: &String, table: &[Variable]| table.iter().any(|variable| variable.name == name);
     let mut breaches = Vec::new();
@@ -221,7 +221,7 @@ fn the_variables_that_are_read_are_those_doctor_lists() {
         breaches.push(format!("{} is listed but nobody reads it", variable.name));
     }
     for variable in FOR_WORKERS.iter().filter(|variable| !set.contains(variable.name)) {
-        breaches.push(format!("{} is listed but neither env.rs nor contract.rs sets it", variable.name));
+        breaches.push(format!("{} is listed but neither environment.rs nor contract.rs sets it", variable.name));
     }
     hold(
         "facts.rs and boot.rs read, and env.rs and contract.rs set, exactly the variables of doctor's table",

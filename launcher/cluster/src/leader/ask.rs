@@ -1,6 +1,6 @@
-//! The other side of the door: asks the agent of a run for something.
+//! The client of a run's control server.
 
-use super::control::FILE;
+use super::control::CONTROL_FILE;
 use enn_common::wire::command::{Answer, LINE_BYTES_MAX, Request};
 use std::{
     fs,
@@ -10,36 +10,36 @@ use std::{
     time::Duration,
 };
 
-/// Time the agent has to answer.
+/// Longest wait for an answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// Why a run did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nobody works in it.
+    /// No launcher works in the run.
     #[error("the run {} is not under way (`enn status` tells how it ended; `enn train --resume` goes on with it)", run.display())]
     NotRunning {
         /// Run directory.
         run: PathBuf,
     },
-    /// Somebody works in it who has no door: another kind of run, or one that has not begun its work.
+    /// The run has no control server: it is of another kind, or has not begun its work.
     #[error(
         "the run {} takes no requests: its workers are not started yet, or it is no training of enn train; Ctrl-C where it was started, \
          or SIGTERM to its process, ends it all the same",
         run.display()
     )]
-    NoDoor {
+    NoControlServer {
         /// Run directory.
         run: PathBuf,
     },
-    /// Not ours.
+    /// Another user's run.
     #[error("the run {} belongs to user {owner}; only that user may ask it for something", run.display())]
     Foreign {
         /// Run directory.
         run: PathBuf,
         owner: u32,
     },
-    /// Its head is on another host.
+    /// The leader is on another host.
     #[error(
         "the run {} is led by host {host}; ask for it there (when that host is gone another node leads within seconds, or the run \
          ends: ask again)",
@@ -50,13 +50,13 @@ pub enum AskError {
         run: PathBuf,
         host: String,
     },
-    /// Its head was lost before it answered.
+    /// The leader was lost before it answered.
     #[error("the run {} ended before it answered (`enn status` tells how)", run.display())]
     Unanswered {
         /// Run directory.
         run: PathBuf,
     },
-    /// Its head does nothing.
+    /// The leader does nothing.
     #[error(
         "the run {} did not answer within {} s; what was asked for may still be done (`enn status` tells)",
         run.display(),
@@ -66,32 +66,32 @@ pub enum AskError {
         /// Run directory.
         run: PathBuf,
     },
-    /// Its head is gone, and no other node leads it.
+    /// The leader is gone, and no other node leads the run.
     #[error(
         "the node that led the run {} is gone, and none of its other nodes has taken over within {waited} s (`enn status` tells \
          what was there; `enn train --resume` goes on with it once nobody works in it)",
         run.display()
     )]
-    Headless {
+    Leaderless {
         /// Run directory.
         run: PathBuf,
         /// Seconds.
         waited: u64,
     },
-    /// The run said no.
+    /// The run refused.
     #[error("refused: {reason}")]
     Refused {
         /// Why.
         reason: String,
     },
-    /// The door does not work.
+    /// The control socket does not work.
     #[error("cannot ask the run through {}: {source}", path.display())]
     Io {
         /// Socket, or the file that names it.
         path: PathBuf,
         source: io::Error,
     },
-    /// What came is no answer.
+    /// The answer is of another version.
     #[error("the run answered \"{found}\", expected an answer of this version of enn")]
     Answer {
         /// What came.
@@ -99,26 +99,37 @@ pub enum AskError {
     },
 }
 
+/// What the sender of a request knows.
+#[derive(Debug, Clone, Copy)]
+pub struct Asker<'a> {
+    /// A launcher holds the lock of the run directory.
+    pub run_is_living: bool,
+    /// This host.
+    pub host: &'a str,
+}
+
 impl AskError {
-    /// Whether nobody is at the door, or who was is gone: of a run of several nodes another one may open its own.
+    /// Returns whether no leader answers: of a run of several nodes another one may open its own control server.
     pub fn is_absence(&self) -> bool {
-        matches!(self, Self::NotRunning { .. } | Self::NoDoor { .. } | Self::Unanswered { .. })
+        matches!(self, Self::NotRunning { .. } | Self::NoControlServer { .. } | Self::Unanswered { .. })
     }
 }
 
-/// Asks the agent that works in `run`; the sentence it accepted with. `living`: whether a launcher holds the run; `here`: this host.
+/// Sends a request to the leader of `run`; returns the sentence with which it accepted.
 ///
 /// # Errors
 /// It is not under way, not ours, said no, or cannot be reached.
-pub fn ask(run: &Path, request: &Request, (living, here): (bool, &str)) -> Result<String, AskError> {
+pub fn ask(run: &Path, request: &Request, asker: Asker<'_>) -> Result<String, AskError> {
+    let Asker { run_is_living: living, host: here } = asker;
     let owner = fs::metadata(run).map_err(io_error(run))?.uid();
     if owner != nix::unistd::geteuid().as_raw() {
         return Err(AskError::Foreign { run: run.to_owned(), owner });
     }
     let run_owned = || run.to_owned();
-    let absent =
-        || if living { AskError::NoDoor { run: run_owned() } } else { AskError::NotRunning { run: run_owned() } };
-    let file = run.join(FILE);
+    let absent = || {
+        if living { AskError::NoControlServer { run: run_owned() } } else { AskError::NotRunning { run: run_owned() } }
+    };
+    let file = run.join(CONTROL_FILE);
     let (socket, host) = match fs::read_to_string(&file) {
         Ok(text) => {
             let mut lines = text.lines().map(str::to_owned);
