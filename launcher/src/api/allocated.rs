@@ -18,8 +18,11 @@ use enn_common::{config::RunConfig, secrets};
 use enn_process::outlive;
 use enn_ui::message;
 use nix::sys::signal::Signal;
-use std::{io, os::unix::process::CommandExt};
+use std::{io, os::unix::process::CommandExt, time::Duration};
 
+/// A run of fixed size waits so long for a node that is silent, unless --rdzv-conf sets a time: it could not go on without the node, and
+/// gaps of a network of up to 20 s cost torchrun nothing.
+const SILENCE_MAX_FIXED: Duration = Duration::from_secs(30);
 /// Exit status of a run that was stopped because its time limit is near.
 const STOPPED_EARLY: u8 = 128 + Signal::SIGUSR1 as u8;
 
@@ -124,6 +127,10 @@ pub fn meeting(
     settings.host = host.unwrap_or(settings.host);
     // The prefix keeps these nodes apart from those of `enn run`.
     settings.run_id = format!("train:{}", settings.run_id);
+    let is_silence_given = flags.rendezvous.rdzv_conf.is_some_and(|conf| conf.contains("keep_alive_"));
+    if settings.nodes_min == settings.nodes_max && !is_silence_given {
+        settings.silence_max = SILENCE_MAX_FIXED;
+    }
     settings.restarts_max = config.cluster.max_restarts;
     // Rounds of workers are independent of the rendezvous, which only decides who takes part.
     settings.store_kept = true;
