@@ -59,17 +59,25 @@ impl Node {
         Self { host, process, lines, seen: Vec::new() }
     }
 
-    /// Returns the next event; `None` at the end, or when none comes within the time.
+    /// Returns the next event. Fails at the end, or when none comes within the time.
     fn event_within(&mut self, wait: Duration) -> Result<Event, RecvTimeoutError> {
         let event: Event = serde_json::from_str(&self.lines.recv_timeout(wait)?).unwrap();
         self.seen.push(event.clone());
         Ok(event)
     }
 
+    /// Returns the next event, which comes before `deadline`. Fails at the end.
+    fn next(&mut self, deadline: Instant) -> Result<Event, RecvTimeoutError> {
+        let event = self.event_within(deadline.saturating_duration_since(Instant::now()));
+        assert!(event != Err(RecvTimeoutError::Timeout), "{} goes on; seen: {:#?}", self.host, self.seen);
+        event
+    }
+
     /// Reads events until one fits.
     fn until<T>(&mut self, mut wanted: impl FnMut(&EventKind) -> Option<T>) -> T {
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
-            let event = self.event_within(WAIT_MAX);
+            let event = self.next(deadline);
             let event = event.unwrap_or_else(|error| panic!("{}: {error}; seen: {:#?}", self.host, self.seen));
             if let Some(found) = wanted(&event.what) {
                 return found;
@@ -87,7 +95,8 @@ impl Node {
 
     /// Reads to the end; returns how it ended.
     fn end(mut self) -> String {
-        while self.event_within(WAIT_MAX).is_ok() {}
+        let deadline = Instant::now() + WAIT_MAX;
+        while self.next(deadline).is_ok() {}
         let mut stderr = String::new();
         self.process.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
         self.process.wait().unwrap();

@@ -32,12 +32,6 @@ const EXEMPT: [(&str, &str); 6] = [
     ("launcher/src/export/describe.rs: sidecar", "the description of an artifact is made of eight independent values"),
 ];
 
-/// Packages beyond the limit, with the reason.
-const PACKAGES_EXEMPT: [(&str, &str); 1] = [(
-    "launcher/cluster",
-    "it holds the supervisor of 0.1 beside the new one, which takes its place next, and the simulation of the latter",
-)];
-
 /// What is beyond a limit: the place as EXEMPT names it, and a sentence.
 struct Excess {
     place: String,
@@ -143,11 +137,7 @@ fn t3_functions_are_short_and_take_few_parameters() {
 fn t3_packages_are_small_enough_to_build() {
     let workspace = Workspace::load();
     let lines = PACKAGES.iter().map(|package| (package.folder, workspace.lines(package.name)));
-    let is_exempt = |folder: &str| PACKAGES_EXEMPT.iter().any(|(place, _)| *place == folder);
-    let breaches = lines.filter_map(|(folder, lines)| match (lines > PACKAGE_LINES_MAX, is_exempt(folder)) {
-        (true, false) => Some(format!("{folder} has {lines} lines, at most {PACKAGE_LINES_MAX}")),
-        (false, true) => Some(format!("{folder} is in PACKAGES_EXEMPT, but within the limit")),
-        (true, true) | (false, false) => None,
-    });
+    let breaches = lines.filter(|(_, lines)| *lines > PACKAGE_LINES_MAX);
+    let breaches = breaches.map(|(folder, lines)| format!("{folder} has {lines} lines, at most {PACKAGE_LINES_MAX}"));
     hold("a package has at most 25,000 lines", "move a part of it to a package of its own", breaches.collect());
 }
