@@ -404,13 +404,19 @@ mod tests {
         roster.expect(WorkerId(1), None);
         let effects = roster.on_script(id, attach(1));
         assert!(matches!(effects[0], Effect::Emit(BrokerEvent::Joined { worker: WorkerId(1), pid: 5 })), "{effects:?}");
-        assert!(matches!(effects.last(), Some(Effect::Send(_, ToWorker::Assign(seat))) if seat.rank == 1), "{effects:?}");
+        assert!(
+            matches!(effects.last(), Some(Effect::Send(_, ToWorker::Assign(seat))) if seat.rank == 1),
+            "{effects:?}"
+        );
         assert_eq!(reported(&effects), [(Some(0), &FromWorker::Entered { round: 0 })]);
         assert_eq!(progressed(&effects), Some((Phase::Rendezvous, 0)));
         assert!(refused(&roster.on_script(ConnectionId(5), attach(1)), "already connected"));
         let ready = roster.on_script(id, FromScript::Ready { round: 0, step: 7 });
         assert!(matches!(reported(&ready)[..], [(Some(0), FromWorker::Ready { .. })]), "{ready:?}");
-        assert_eq!(progressed(&roster.on_script(id, FromScript::Progress { round: 0, step: 9 })), Some((Phase::Compute, 9)));
+        assert_eq!(
+            progressed(&roster.on_script(id, FromScript::Progress { round: 0, step: 9 })),
+            Some((Phase::Compute, 9))
+        );
         assert!(matches!(&roster.end("rank 0 died")[..], [Effect::Send(_, ToWorker::RoundEnded { round: 0, .. })]));
         let halted = roster.on_script(id, FromScript::Halted { round: 0, step: 9, whole: true });
         assert_eq!(reported(&halted), [(Some(0), &FromWorker::Halted { round: 0, step: 9, kept: true })]);

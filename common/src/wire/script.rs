@@ -26,8 +26,6 @@ pub const SCRIPT_PROTOCOL: u32 = 1;
 pub const SCRIPT_BYTES_MAX: usize = 64 << 10;
 /// Characters of a sentence to a script.
 const SENTENCE_CHARS_MAX: usize = 2000;
-/// Variable with the path of the socket.
-pub const SCRIPT_SOCKET: &str = "ENN_SCRIPT_SOCKET";
 
 /// From a script to the broker of its node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,7 +102,9 @@ impl ScriptSeat {
 pub fn state_source(seat: &Assignment) -> Option<StateSource> {
     match &seat.task {
         WorkerTask::Script { source } => *source,
-        WorkerTask::Train { .. } | WorkerTask::Predict { .. } | WorkerTask::Init { .. } | WorkerTask::Save { .. } => None,
+        WorkerTask::Train { .. } | WorkerTask::Predict { .. } | WorkerTask::Init { .. } | WorkerTask::Save { .. } => {
+            None
+        }
     }
 }
 
@@ -224,7 +224,10 @@ mod tests {
         assert!(refused(&frame(r#"{"message":"ready","round":3,"step":4,"x":1}"#)).contains("unknown field `x`"));
         assert!(refused(&frame(r#"{"message":"ready","round":-3,"step":4}"#)).contains("invalid value"));
         assert!(refused(&frame(r#"{"message":"stop"} x"#)).contains("not a message"));
-        assert!(refused(&frame(&format!(r#"{{"message":"failed","error":{}"#, "[".repeat(60_000)))).contains("recursion limit"));
+        assert!(
+            refused(&frame(&format!(r#"{{"message":"failed","error":{}"#, "[".repeat(60_000))))
+                .contains("recursion limit")
+        );
     }
 
     #[test]

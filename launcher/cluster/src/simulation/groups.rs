@@ -104,6 +104,7 @@ pub(super) fn attempt_of(seat: &Assignment) -> (String, Option<PathBuf>) {
     match &seat.task {
         WorkerTask::Train { resume, attempt, .. } => (attempt.clone(), resume.clone()),
         WorkerTask::Save { attempt } | WorkerTask::Init { attempt, .. } => (attempt.clone(), None),
+        WorkerTask::Script { .. } => (seat.round.to_string(), None),
         WorkerTask::Predict { .. } => (String::new(), None),
     }
 }

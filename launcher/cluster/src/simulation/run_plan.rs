@@ -3,7 +3,7 @@
 use super::random::Random;
 use crate::{
     rendezvous::{self, NodeId},
-    supervisor::settings::{RunJob, SupervisorSettings},
+    supervisor::settings::{Contract, RunJob, SupervisorSettings},
 };
 use enn_common::config::train::Recovery;
 use std::time::Duration;
@@ -168,6 +168,7 @@ impl RunPlan {
     /// Settings of the supervisor of this node.
     pub(super) fn supervisor(&self, own: NodeId, host: &str, launch: String) -> SupervisorSettings {
         SupervisorSettings {
+            contract: Contract::Broker,
             own,
             host: host.to_owned(),
             several_nodes: self.several_nodes(),
