@@ -55,7 +55,7 @@ impl Supervisor {
 
     /// Asks all workers with a seat to save and end.
     pub(super) fn flag_stop(&mut self) {
-        if self.runs_scripts() && self.obstacle().is_some() {
+        if self.detached_script().is_some() {
             return self.terminate_scripts();
         }
         self.flag_seated(WorkerFlag::Stop, true);

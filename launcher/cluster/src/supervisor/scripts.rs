@@ -28,10 +28,15 @@ impl Supervisor {
         if self.round.finished > 0 {
             return Some(words::some_finished(self.round.finished));
         }
-        let is_counted = |worker: &&Worker| worker.lives() && !worker.ending;
-        let is_detached = |worker: &&Worker| worker.connected.is_none() && !worker.has_to_connect;
-        let detached = self.workers.seated().filter(is_counted).find(is_detached)?;
+        let detached = self.detached_script()?;
         Some(words::not_attached(detached.rank()?, detached.pid))
+    }
+
+    /// Returns a script of the round that has not attached, though it was there when the round began.
+    pub(super) fn detached_script(&self) -> Option<&Worker> {
+        let is_detached = |worker: &&Worker| worker.connected.is_none() && !worker.has_to_connect;
+        let is_counted = |worker: &&Worker| worker.lives() && !worker.ending;
+        self.workers.seated().filter(|_| self.runs_scripts()).filter(is_detached).find(is_counted)
     }
 
     /// A script ended with code 0.
