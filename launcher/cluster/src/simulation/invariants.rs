@@ -80,13 +80,13 @@ struct SeenRequest {
 
 /// What one leader was told and did.
 #[derive(Debug, Default)]
-struct LeaderView {
+pub(super) struct LeaderView {
     inventoried: BTreeSet<NodeId>,
     workers: BTreeMap<WorkerId, SeenWorker>,
     last_worker: Option<WorkerId>,
     round: Option<u64>,
     /// Seats of the present round.
-    seats: BTreeMap<WorkerId, (NodeId, Assignment)>,
+    pub(super) seats: BTreeMap<WorkerId, (NodeId, Assignment)>,
     /// Whether `RoundStarted` was written for it.
     started: bool,
     ended_rounds: BTreeSet<u64>,
@@ -608,7 +608,7 @@ impl World {
 
     /// A round begins with the whole state that stands, if one does.
     fn check_kept(&mut self, id: u64, round: u64) {
-        if self.plan.on_failure == Recovery::Restart {
+        if self.plan.on_failure == Recovery::Restart || self.plan.scripts.is_some_and(|scripts| scripts.detached) {
             return;
         }
         let view = &self.observer.views[&id];
@@ -664,6 +664,7 @@ impl World {
             || view.fenced
             || view.over
             || self.plan.on_failure == Recovery::Restart
+            || self.all_scripts_restart(view)
             || !view.inventoried.contains(&NodeId(process.agent))
             || process.seat().is_some_and(|seat| view.round.is_some_and(|round| seat.round + 1 < round));
         let known = view.inventoried.clone();
@@ -888,6 +889,9 @@ impl World {
     fn check_saved(&mut self, id: u64, outcome: &RunOutcome) {
         use crate::supervisor::effect::RunEnd;
         if outcome.unsaved.is_some() || self.view(id).fenced || self.disk.lock != Some(id) {
+            return;
+        }
+        if self.are_scripts() && outcome.end != RunEnd::Finished {
             return;
         }
         let saved = self.disk.furthest;

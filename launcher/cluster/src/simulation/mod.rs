@@ -17,6 +17,7 @@ mod processes;
 mod random;
 mod run_plan;
 mod scenarios;
+mod scripts;
 mod seeds;
 mod shrink;
 mod trace;
