@@ -9,7 +9,7 @@
 //! 7. The last holder of unsaved state is ended only if it is fenced, late, failed, or a second signal asks for it.
 //! 8. The newest checkpoint is loaded only if no whole state stands.
 //! 9. The restart budget is never exceeded.
-//! 10. An accepted stop is in every later snapshot.
+//! 10. An accepted stop is in every later snapshot, and what a successor must know is in a snapshot at once.
 //! 11. A request is answered once.
 //! 12. Commands go to nodes that sent their inventory.
 //! 13. The journal tells of a start before its end, and of one end of each round.
@@ -95,6 +95,8 @@ struct LeaderView {
     /// Snapshots sent to a node that it has not acknowledged, and the newest that it has.
     acked: BTreeMap<NodeId, u64>,
     sent: BTreeMap<NodeId, u64>,
+    /// The newest snapshot that other nodes were sent.
+    newest_sent: Option<RunSnapshot>,
     /// Nodes to which a snapshot with the request to stop was sent.
     stop_sent: BTreeSet<NodeId>,
     leaving: BTreeSet<String>,
@@ -153,6 +155,9 @@ pub(super) struct Observer {
     steps_in_round: u64,
     failures_in_row: u32,
     pub(super) finished: Option<RunOutcome>,
+    /// Hangs whose stacks were written.
+    pub(super) stacks: u64,
+    pub(super) node_ends: BTreeMap<u64, NodeEnd>,
     last_stop_end: BTreeMap<u64, Time>,
 }
 
@@ -371,6 +376,7 @@ impl World {
                     | Effect::MakeLogDir { .. }
                     | Effect::SetAsideCheckpoint { .. }
                     | Effect::FindCheckpoint
+                    | Effect::Journal(_)
             );
             if durable && self.view(id).fenced {
                 self.violation("1", format!("n{id} is fenced and writes: {effect:?}"));
@@ -456,6 +462,20 @@ impl World {
         *sent = (*sent).max(snapshot.requests);
         if snapshot.stop.is_some() {
             view.stop_sent.insert(node);
+        }
+        view.newest_sent = Some(snapshot.clone());
+    }
+
+    /// What the next leader must know was sent to the other nodes in the batch before.
+    pub(super) fn check_replicated(&mut self, id: u64, leader: &Leader) {
+        let phase = leader.supervisor.phase_name();
+        let view = self.view(id);
+        let lasts = matches!(phase, "TakingOver" | "Gathering" | "HandingOff" | "Closing" | "Over") || view.fenced || view.over;
+        let Some(sent) = view.newest_sent.clone().filter(|_| !lasts && view.inventoried.len() > 1) else { return };
+        let known = leader.supervisor.snapshot();
+        let newest = RunSnapshot { epoch: sent.epoch, requests: sent.requests, ..known.clone() };
+        if newest != sent {
+            self.violation("10", format!("n{id} in {phase} has not sent what it knows: {known:?}, sent {sent:?}"));
         }
     }
 
@@ -565,7 +585,7 @@ impl World {
         if view.round != Some(round) {
             self.violation("4", format!("n{id} writes that round {round} started, which it has not begun"));
         }
-        if !self.disk.log_dirs.contains(&round) {
+        if !self.disk.log_dirs.contains(&round) && self.disk.lock == Some(id) {
             self.violation("13", format!("n{id} writes that round {round} started before it has a directory for logs"));
         }
         let ranks: BTreeSet<u32> = seats.iter().map(|seat| seat.1.rank).collect();
@@ -820,6 +840,7 @@ impl World {
             EventKind::GaveUp { .. } => _ = self.view(id).giving_up_at.get_or_insert(self_now),
             EventKind::EpochEnded(report) => _ = self.view(id).owed.remove(&report.step),
             EventKind::SpareReady { .. } | EventKind::NodeJoined { .. } => self.observer.joins += 1,
+            EventKind::HangDetected { stacks, .. } => self.observer.stacks += u64::from(stacks.is_some()),
             EventKind::WorkerReady { round, rank, .. } => self.check_ready(id, round.0, rank.0),
             EventKind::Warned { message } if message.contains("is not drained") => {
                 let view = self.view(id);
@@ -916,6 +937,7 @@ impl World {
     /// A node is done: none of its workers lives.
     pub(super) fn node_over(&mut self, id: u64, end: &NodeEnd) {
         let now = self.now;
+        self.observer.node_ends.insert(id, end.clone());
         let alive = |process: &&Process| {
             process.agent == id && process.alive && process.unkillable_until.is_none_or(|until| until <= now)
         };
