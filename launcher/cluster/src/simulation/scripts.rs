@@ -170,10 +170,10 @@ impl World {
         }
     }
 
-    /// Whether a failure restarts all scripts: one that is there has not attached, or has finished.
+    /// Whether a failure restarts all scripts: one that is there has not attached, as far as the leader knows, or has finished.
     pub(super) fn all_scripts_restart(&self, view: &LeaderView) -> bool {
         let seated = |process: &&Process| view.seats.contains_key(&process.worker);
-        let is_apart = |process: &Process| process.connection.is_none() || process.stage == Stage::Ending;
+        let is_apart = |process: &Process| !view.knows_connected(process.worker) || process.stage == Stage::Ending;
         self.are_scripts() && self.processes.values().filter(seated).any(is_apart)
     }
 }
