@@ -124,7 +124,8 @@ impl Supervisor {
         let limit = self.settings.hang_timeout?;
         let watched = match self.phase {
             Phase::Starting => true,
-            Phase::Running | Phase::Regrouping { .. } => self.workers.all_ready(),
+            // Scripts attach, and become ready, while others work.
+            Phase::Running | Phase::Regrouping { .. } => self.workers.all_ready() || self.runs_scripts(),
             Phase::TakingOver { .. }
             | Phase::Gathering { .. }
             | Phase::Loading { .. }
@@ -141,7 +142,8 @@ impl Supervisor {
         let after_progress = self.round.progress_at + limit;
         let check = self.round.hang_check;
         // While the round starts a newcomer may hang though others come further.
-        watched.then_some(if self.phase == Phase::Starting { check } else { check.max(after_progress) })
+        let starts = self.phase == Phase::Starting || !self.workers.all_ready();
+        watched.then_some(if starts { check } else { check.max(after_progress) })
     }
 
     /// Takes one worker for dead when none makes progress, or when it does not become ready.
