@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};
 
 /// Version that all nodes of a run must share.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 /// First bytes of a node's connection.
 pub const PREFIX: [u8; 3] = *b"ENN";
 /// Limit on the bytes that an unauthenticated peer may send.
@@ -23,7 +23,7 @@ pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
 pub const PROOF_BYTES: usize = 32;
 
 /// One agent process; random, so that two agents of one host differ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct NodeId(pub u64);
 
 /// From a node to the host of the rendezvous.
@@ -136,6 +136,8 @@ pub struct Roster {
     pub restarts: u32,
     pub members: Members,
     pub host_rank: u32,
+    /// Agent that hosts the rendezvous.
+    pub host: NodeId,
     /// Members that take over when the host dies, in this order; a bounded number.
     pub successors: Vec<Successor>,
 }
@@ -253,8 +255,8 @@ mod tests {
 
     /// A change here is a change of protocol.
     #[test]
-    fn golden_bytes_of_protocol_4() {
-        assert_eq!(PROTOCOL, 4);
+    fn golden_bytes_of_protocol_5() {
+        assert_eq!(PROTOCOL, 5);
         let golden: [(ToHost, &[u8]); 3] = [
             (ToHost::Ready, &[1, 0, 0, 0, 3]),
             (ToHost::Finished { round: 300 }, &[4, 0, 0, 0, 5, 251, 44, 1]),

@@ -120,6 +120,7 @@ pub(super) fn variables(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rendezvous::NodeId;
 
     fn member(host: &str, local_world: u32, role: &str) -> Member {
         Member { host: host.into(), local_world, role: role.into() }
@@ -136,6 +137,7 @@ mod tests {
     fn ranks_are_blocks_in_node_order_and_roles_count_their_own() {
         let members = vec![member("a", 2, "trainer"), member("b", 3, "reader"), member("c", 1, "trainer")];
         let plan = |node_rank| RoundPlan {
+            host: NodeId(0),
             nodes: Vec::new(),
             round: 0,
             restarts: 0,

@@ -432,6 +432,7 @@ impl Member {
         };
         let round = roster.round;
         let restarts = roster.restarts;
+        let host = roster.host;
         self.shared.made_progress(self.shared.now());
         self.host_rank = Some(roster.host_rank);
         self.roster = Some(roster);
@@ -439,7 +440,7 @@ impl Member {
         self.running = true;
         self.ready = false;
         let master = self.shared.store();
-        self.tell(News::Round(RoundPlan { round, restarts, node_rank, members, master, nodes }));
+        self.tell(News::Round(RoundPlan { round, restarts, node_rank, members, master, host, nodes }));
         let now = self.shared.now();
         self.say(now, ToHost::Alive { round: Some(round), idle: Duration::ZERO });
     }

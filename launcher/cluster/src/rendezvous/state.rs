@@ -512,6 +512,7 @@ impl State {
             round: self.rounds,
             restarts: self.history.restarts,
             members: Members::pack(cards().map(|card| (&*card.host, card.local_world, &*card.role))),
+            host: self.host,
             host_rank: (0u32..).zip(ids).find(|(_, id)| **id == self.host).map_or(0, |(rank, _)| rank),
             successors: heirs,
         }

@@ -19,6 +19,7 @@ use crate::{
         simulated::{Action, LinkId, Membership, Packet},
     },
     supervisor::{MembershipEnd, input::Input},
+    transport,
 };
 use enn_broker::RoundPlan;
 use enn_common::{
@@ -172,11 +173,11 @@ impl World {
         }
     }
 
-    /// Whether a command comes from a leader that this node has given up for another one.
+    /// What a leader that this node has given up for another one commands; `None` where its own leader does.
     fn stale_command(&self, id: u64, input: &NodeInput) -> Option<String> {
         let NodeInput::Command { epoch, command } = input else { return None };
         let agent = self.agents.get(&id)?;
-        (agent.link_epoch.is_none_or(|newest| *epoch < newest)).then(|| format!("{command:?}"))
+        (agent.link_epoch.is_none_or(|since| !epoch.is_of_leader(since))).then(|| format!("{command:?}"))
     }
 
     /// Feeds an input when what is under way is done.
@@ -265,7 +266,7 @@ impl World {
                 self.on_membership(id, |membership, now| membership.leave(now, why));
             }
             NodeEffect::FinishMembership { epoch } => {
-                self.on_membership(id, |membership, now| membership.finished(now, epoch.0.saturating_sub(1)));
+                self.on_membership(id, |membership, now| membership.finished(now, transport::round_of(epoch)));
             }
             NodeEffect::Lead { epoch, members, snapshot, .. } => self.next_leader(id, epoch, members, *snapshot),
             NodeEffect::End(end) => self.node_ended(id, end),
@@ -460,7 +461,7 @@ impl World {
             News::Waiting(reason) if leads => self.feed_leader(id, Input::Waiting { reason }),
             News::Waiting(reason) => self.feed_node(id, NodeInput::Waiting { reason }),
             News::Round(plan) => {
-                let epoch = Epoch(plan.round + 1);
+                let epoch = transport::epoch_of(&plan);
                 agent.epoch = Some(epoch);
                 agent.link_epoch.get_or_insert(epoch);
                 self.membership_formed(id, epoch, &plan.nodes);
@@ -505,11 +506,11 @@ impl World {
         let Some(agent) = self.agents.get_mut(&id) else { return };
         let open = self.network.get_mut(link).is_some_and(|link| !link.ends(id).0.closed);
         match frame {
-            // A leader that was given up may still be heard: its commands are of an older epoch.
+            // A leader that was given up may still be heard.
             Frame::Packet(packet) if !open => {
                 if let Packet::Command(epoch, command) = *packet
                     && agent.membership.host_link().is_some()
-                    && agent.link_epoch.is_some_and(|newest| epoch < newest)
+                    && agent.link_epoch.is_some_and(|since| !epoch.is_of_leader(since))
                 {
                     self.feed_node(id, NodeInput::Command { epoch, command });
                 }

@@ -216,12 +216,11 @@ impl World {
         self.observer.leaders_of_epoch.insert(epoch, id);
     }
 
-    /// A leader had an effect on another node, or on disk: no other one has in the same epoch. A leader that is cut off may form a
-    /// membership of which nobody else hears; its number is then used again.
+    /// A leader had an effect on another node, or on disk: no other one has in the same epoch.
     pub(super) fn leader_felt(&mut self, id: u64, epoch: Epoch) {
         let other = *self.observer.felt_leaders.entry(epoch).or_insert(id);
         if other != id {
-            self.violation("1", format!("n{id} and n{other} both lead epoch {}", epoch.0));
+            self.violation("1", format!("n{id} and n{other} both lead {epoch:?}"));
         }
     }
 

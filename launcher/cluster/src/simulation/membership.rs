@@ -580,13 +580,14 @@ impl Membership {
         let Some(members) = roster.members.unpack() else { return };
         let round = roster.round;
         let restarts = roster.restarts;
+        let host = roster.host;
         self.host_rank = Some(roster.host_rank);
         self.roster = Some(roster);
         self.rank = node_rank;
         self.running = true;
         self.ready = false;
         let master = address(self.host);
-        self.tell(News::Round(RoundPlan { round, restarts, node_rank, members, master, nodes }));
+        self.tell(News::Round(RoundPlan { round, restarts, node_rank, members, master, host, nodes }));
         if matches!(self.seat, Seat::Guest(_)) {
             self.say(now, ToHost::Alive { round: Some(round), idle: Duration::ZERO });
         } else if let Seat::Host(hosting) = &mut self.seat {
