@@ -56,8 +56,8 @@ pub enum NodeCommand {
     PersistSnapshot { worker: WorkerId, ticket: u64, dir: PathBuf, rank: u32 },
     /// The snapshot is not needed: the worker gets its memory back.
     ReleaseSnapshot { worker: WorkerId, ticket: u64 },
-    /// Write what the living workers of the round are doing. Answered by `Stacks`.
-    CollectStacks { round: u64 },
+    /// Write within `limit` what the living workers of the round are doing. Answered by `Stacks`.
+    CollectStacks { round: u64, limit: Duration },
     /// Keep this snapshot of the run for the next leader. Answered by `SnapshotAcked`.
     ReplicateSnapshot(Box<RunSnapshot>),
     /// No worker is wanted on this node any more: leave the run.

@@ -1,12 +1,11 @@
 //! Events get a timestamp and go to the user interface in a separate thread, so that a slow terminal or disk does not delay the agent.
 
-use crate::facts::Facts;
+use crate::{error::Error, facts::Facts};
 use crossbeam_channel::{Sender, bounded};
 use enn_common::event::{Event, EventKind};
 use enn_process::{GiveUp, run_dir::RunDir};
-use enn_ui::{JournalError, MetricsServer, Mode, Sink};
+use enn_ui::{MetricsServer, Mode, Sink};
 use std::{
-    path::Path,
     thread::JoinHandle,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -28,9 +27,12 @@ pub(super) struct EventSender {
 }
 
 impl Announcer {
-    /// Starts the thread for a run: events go to its journal, the screen and the metrics server.
-    pub(super) fn of_run(run: &Path, mode: Mode, metrics: Option<MetricsServer>) -> Result<Self, JournalError> {
-        let mut sink = Sink::new(run, mode)?;
+    /// Starts the thread for a run: events go to its journal, the screen and the metrics server. A launcher that has lost the run to another
+    /// one shows them only.
+    pub(super) fn of_run(run: &RunDir, mode: Mode, metrics: Option<MetricsServer>) -> Result<Self, Error> {
+        let mut sink = Sink::new(run.path(), mode)?;
+        let lock = run.witness()?;
+        sink.write_while(move || lock.is_current());
         if let Some(server) = metrics {
             sink.serve(server);
         }

@@ -122,7 +122,7 @@ pub(super) fn lead(
     let config_before = run.config_text();
     run.write_config(config)?;
     mirror::begin(config, &run)?;
-    let announcer = Announcer::of_run(run.path(), options.mode, metrics)?;
+    let announcer = Announcer::of_run(&run, options.mode, metrics)?;
     announcer.begin(&run, "train", launch::world(config), facts);
     if let Some(message) = facts.oversubscription(launch::world(config)) {
         announcer.send(EventKind::Warned { message });

@@ -31,7 +31,7 @@ pub fn new_model(config: &RunConfig, meta: &StagedMeta, facts: &Facts, runs_dir:
     let path = run.path().join("meta.json");
     let text = serde_json::to_vec_pretty(meta).map_err(|source| Error::Json { path: path.clone(), source })?;
     atomic::write(&path, &text)?;
-    let announcer = Announcer::of_run(run.path(), Mode::Quiet, None)?;
+    let announcer = Announcer::of_run(&run, Mode::Quiet, None)?;
     let spec = launch::agent_spec(config, facts, &run, RunJob::Init { meta: path }, false)?;
     let draft = lead::draft(&run.id(), config, meta)?;
     let durable = CheckpointStore::new(run.checkpoints(), &config.train, draft, Box::new(|_| {}));

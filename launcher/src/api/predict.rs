@@ -72,7 +72,7 @@ pub fn predict(
     }
     let run = RunDir::create(&model.join("predictions"), "predict", time::OffsetDateTime::now_utc())?;
     run.write_config(&subject.config)?;
-    let announcer = Announcer::of_run(run.path(), options.mode, None)?;
+    let announcer = Announcer::of_run(&run, options.mode, None)?;
     announcer.begin(&run, "predict", launch::world(&subject.config), facts);
     let dirs = PredictDirs { run: Some(&run), staged: &subject.runs.join(staging::STAGED_DIR), scratch: run.path() };
     let outcome = predict_into(&output, &subject, facts, options, &dirs, &announcer);

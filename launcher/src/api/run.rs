@@ -67,7 +67,7 @@ pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Er
         .map_err(|source| Box::new(RunError::LogDir { path: base, source }))?;
     run.write_launch(&spec.rendezvous.run_id, &facts.argv, &spec.logs.dir)?;
     let sweeping = run.path().parent().map(|runs| RetentionSweep::start(runs.to_owned(), retention, SystemTime::now()));
-    let announcer = Announcer::of_run(run.path(), options.mode, metrics)?;
+    let announcer = Announcer::of_run(&run, options.mode, metrics)?;
     announcer.begin(&run, "run", spec.rendezvous.local_world, facts);
     for message in notes {
         announcer.send(EventKind::Warned { message });

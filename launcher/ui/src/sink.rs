@@ -59,6 +59,8 @@ enum EventOutput {
 pub struct Sink {
     journal: Option<journal::JournalWriter>,
     tensorboard: Option<tensorboard::TensorboardWriter>,
+    /// Says whether the run directory is still this process's.
+    may_write: Box<dyn Fn() -> bool + Send>,
     /// Time of the last warning that the journal cannot be written, seconds since the Unix epoch.
     journal_warned_at: f64,
     view: RunView,
@@ -108,6 +110,7 @@ impl Sink {
         Self {
             journal: None,
             tensorboard: None,
+            may_write: Box::new(|| true),
             journal_warned_at: f64::NEG_INFINITY,
             view: RunView::default(),
             metrics: None,
@@ -121,6 +124,11 @@ impl Sink {
     /// Returns the handle that ends this sink's waits for a standard output or error that accepts nothing.
     pub fn give_up(&self) -> Option<GiveUp> {
         self.give_up.clone()
+    }
+
+    /// Writes to the run directory only as long as `may_write` says so: another process may take it over.
+    pub fn write_while(&mut self, may_write: impl Fn() -> bool + Send + 'static) {
+        self.may_write = Box::new(may_write);
     }
 
     /// Serves this sink's events, from the beginning of the journal on, with `server`.
@@ -145,6 +153,11 @@ impl Sink {
 
     fn record(&mut self, event: &Event) {
         let Some(journal) = &mut self.journal else { return };
+        if !(self.may_write)() {
+            self.journal = None;
+            self.tensorboard = None;
+            return;
+        }
         if is_progress(&event.what) {
             if self.steps_written >= STEPS_IN_FULL && event.time - self.step_written < STEP_INTERVAL_S {
                 return;
@@ -254,6 +267,20 @@ mod tests {
     fn quiet_says_only_what_went_wrong() {
         let text = shown(EventOutput::Quiet);
         assert!(text.contains("SIGKILL") && text.contains("no space left") && !text.contains("epoch"), "{text}");
+    }
+
+    #[test]
+    fn a_launcher_that_has_lost_its_run_shows_events_and_writes_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut sink = Sink::new(dir.path(), Mode::Quiet).unwrap();
+        let (sender, shown) = mpsc::channel();
+        sink.output = EventOutput::Json(Box::new(Tap(sender)));
+        let events = events();
+        sink.event(&events[0]);
+        sink.write_while(|| false);
+        sink.event(&events[1]);
+        let written = std::fs::read_to_string(dir.path().join(journal::FILE)).unwrap();
+        assert_eq!((written.lines().count(), shown.try_iter().flatten().filter(|byte| *byte == b'\n').count()), (1, 2));
     }
 
     #[test]

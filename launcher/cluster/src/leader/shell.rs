@@ -18,7 +18,7 @@ use crate::{
     rendezvous::{NodeId, Rendezvous},
     supervisor::{
         Supervisor,
-        effect::{Effect, EffectKind, RequestId, RunOutcome},
+        effect::{Effect, RequestId, RunOutcome},
         input::Input,
     },
     transport,
@@ -39,8 +39,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest wait for the digest of the worker program at the end: nobody needs it any more.
-const DIGEST_END_MAX: Duration = Duration::from_millis(10);
+/// Longest wait at the end for the digest of the worker program and for a directory for logs: nobody needs them any more.
+const JOBS_END_MAX: Duration = Duration::from_millis(10);
 
 /// Possessions of a leader.
 pub(crate) struct LeaderParts<'a> {
@@ -76,6 +76,9 @@ pub(crate) struct LeaderShell<'a> {
     next_request: u64,
     answers: Inbox<Input>,
     digester: JobThread,
+    /// Makes directories.
+    io: JobThread,
+    fence: Fence,
     run_dir: PathBuf,
     program: PathBuf,
     own: NodeId,
@@ -103,12 +106,14 @@ impl<'a> LeaderShell<'a> {
             supervisor,
             origin: Instant::now(),
             journal,
-            commits: CommitThread::start(checkpoints, fence, answers.sender())?,
+            commits: CommitThread::start(checkpoints, fence.clone(), answers.sender())?,
             control: control.ok(),
             callers: BTreeMap::new(),
             next_request: 0,
             answers,
-            digester: JobThread::start("enn-digest", DIGEST_END_MAX)?,
+            digester: JobThread::start("enn-digest", JOBS_END_MAX)?,
+            io: JobThread::start("enn-leader-io", JOBS_END_MAX)?,
+            fence,
             run_dir,
             program,
             own,
@@ -234,12 +239,18 @@ impl<'a> LeaderShell<'a> {
         None
     }
 
-    /// Makes the directory at once: a launch that resumes the run counts these directories, also those of rounds that were not told of.
     fn make_log_dir(&mut self, round: u64) {
+        let answers = self.answers.sender();
         let path = self.run_dir.join("logs").join(round.to_string());
-        if let Err(source) = std::fs::create_dir_all(&path) {
-            let error = AgentError::Log { path, source }.to_string();
-            self.pending.push(Input::EffectFailed { effect: EffectKind::MakeLogDir, error });
+        let fence = self.fence.clone();
+        let make = move || {
+            let made = fence.check().and_then(|()| std::fs::create_dir_all(&path));
+            let error = made.err().map(|source| AgentError::Log { path, source }.to_string());
+            answers.send(Input::LogDirMade { round, error });
+        };
+        if !self.io.submit(make) {
+            let error = Some("no directory for logs: the disk does not answer".to_owned());
+            self.pending.push(Input::LogDirMade { round, error });
         }
     }
 

@@ -60,8 +60,8 @@ pub enum NodeEffect {
     Release { worker: WorkerId, ticket: u64 },
     /// Keep a snapshot that the worker reported; `shard` says where it is. The worker's end does not change it.
     Keep { worker: WorkerId, shard: Box<StagedShard> },
-    /// Write what the living workers are doing. Answered by `StacksCollected`.
-    CollectStacks { round: u64 },
+    /// Write within `limit` what these workers are doing. Answered by `StacksCollected`.
+    CollectStacks { round: u64, workers: Vec<WorkerId>, limit: Duration },
     /// Read the control pages of all workers that were started and have not been reaped. Answered by `Pages`.
     ReadPages,
     /// Neither receive nor send anything for this time.

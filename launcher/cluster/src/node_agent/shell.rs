@@ -56,8 +56,6 @@ const BROKER_EVENTS_MAX: usize = 1024;
 /// Longest wait for the logs of a worker to appear in the directory of its round. Whoever hears of the round finds them there, unless the
 /// disk is slow.
 const LOGS_WAIT_MAX: Duration = Duration::from_millis(100);
-/// Time for the tools that read stacks.
-const STACKS_WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// Possessions of a node agent.
 pub(crate) struct NodeParts {
@@ -272,7 +270,7 @@ impl NodeShell {
                     self.snapshots.keep(worker, process.page(), *shard);
                 }
             }
-            NodeEffect::CollectStacks { round } => self.collect_stacks(round),
+            NodeEffect::CollectStacks { round, workers, limit } => self.collect_stacks(round, &workers, limit),
             NodeEffect::ReadPages => {
                 let living = self.processes.values().filter(|process| process.lives());
                 self.pending.push(NodeInput::Pages(living.map(WorkerProcess::progress).collect()));
@@ -400,16 +398,16 @@ impl NodeShell {
         }
     }
 
-    /// Collects stacks in a thread of its own: the tools take up to 20 s.
-    fn collect_stacks(&mut self, round: u64) {
+    /// Collects stacks in a thread of its own: the tools take their time.
+    fn collect_stacks(&mut self, round: u64, workers: &[WorkerId], limit: Duration) {
         let dir = self.run_dir.clone().unwrap_or_default().join("logs").join(round.to_string()).join("stacks");
-        let living = self.processes.values().filter(|process| process.lives());
+        let living = workers.iter().filter_map(|worker| self.processes.get(worker)).filter(|process| process.lives());
         let targets: Vec<StackTarget> =
             living.map(|process| StackTarget { rank: process.rank, pid: process.pid() }).collect();
         let answers = self.answers.sender();
         let to = dir.clone();
         let collect = move || {
-            let summary = stacks::collect(&targets, &to, STACKS_WAIT_MAX).summary();
+            let summary = stacks::collect(&targets, &to, limit).summary();
             answers.send(Answer::Stacks { round, dir: to, summary });
         };
         if let Err(error) = std::thread::Builder::new().name("enn-stacks".into()).spawn(collect) {

@@ -344,7 +344,10 @@ impl NodeState {
                 self.snapshots.persist(worker, ticket, dir, rank, list);
             }
             NodeCommand::ReleaseSnapshot { worker, ticket } => self.snapshots.release(worker, ticket, list),
-            NodeCommand::CollectStacks { round } => list.push(NodeEffect::CollectStacks { round }),
+            NodeCommand::CollectStacks { round, limit } => {
+                let workers = self.workers.seated_in(round);
+                list.push(NodeEffect::CollectStacks { round, workers, limit });
+            }
             NodeCommand::ReplicateSnapshot(snapshot) => {
                 let requests = snapshot.requests;
                 self.learn(*snapshot);

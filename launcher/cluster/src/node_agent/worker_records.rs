@@ -393,6 +393,12 @@ impl WorkerRecords {
         alive.map(|(worker, record)| living(*worker, record)).collect()
     }
 
+    /// Returns the living processes with a seat in this round.
+    pub(super) fn seated_in(&self, round: u64) -> Vec<WorkerId> {
+        let seated = |record: &WorkerRecord| record.seat.is_some_and(|seat| seat.round == round) && record.is_alive();
+        self.workers.iter().filter(|(_, record)| seated(record)).map(|(worker, _)| *worker).collect()
+    }
+
     fn ids(&self) -> Vec<WorkerId> {
         self.workers.keys().copied().collect()
     }

@@ -11,7 +11,7 @@ use super::{
     member::{Command, Member, Seat},
     news::{News, RoundEnd, RunEnd},
     pipe::Gone,
-    seek::{Fate, Found, Last, Next, Search},
+    seek::{Fate, Found, Last, Next, Search, WayBack},
     state::{State, Time},
 };
 use enn_common::wire::node::{FromHost, ToHost};
@@ -129,6 +129,7 @@ impl Member {
                 self.end_round(RoundEnd::NodeLost { host, reason: reason.clone() });
                 // The host lives: only it may be found.
                 let at = self.shared.store();
+                self.way_back.get_or_insert(WayBack::to(at.clone(), now, self.settings.silence_max));
                 let host_rank = self.host_rank;
                 let last = Last { at, host_rank, roster: None, own_rank: self.rank, fate: Fate::Closed };
                 self.seat = Seat::seeking(Search::successor(now, last, reason));
@@ -185,6 +186,9 @@ impl Member {
             self.abandoned.push(pipe);
         }
         let members = self.roster.as_ref().and_then(|roster| Some((roster.members.unpack()?, self.host_rank?)));
+        if fate == Fate::Unknown && self.roster.is_some() {
+            self.way_back.get_or_insert(WayBack::to(self.shared.store(), now, self.settings.silence_max));
+        }
         let host = members.and_then(|(members, rank)| members.into_iter().nth(usize::try_from(rank).ok()?));
         let host = host.map_or_else(|| self.shared.store().0, |member| member.host);
         self.tell(News::HostLost(why.clone()));
@@ -243,6 +247,7 @@ impl Member {
                     self.settings.join_timeout.as_secs_f64()
                 ),
             },
+            Some(why) if search.is_way_back() => RunEnd::HostLost { reason: why.clone() },
             Some(why) => RunEnd::HostLost {
                 reason: format!(
                     "the rendezvous at {host}:{port} is gone ({why}), and nobody takes over: {}",

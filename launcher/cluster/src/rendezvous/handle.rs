@@ -107,6 +107,7 @@ impl Rendezvous {
             roster: None,
             rank: 0,
             host_rank: None,
+            way_back: None,
             running: false,
             ready: false,
             abandoned: Vec::new(),

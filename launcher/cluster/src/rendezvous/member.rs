@@ -9,7 +9,7 @@ use super::{
     link::{LINK, Link},
     news::{News, RoundPlan, RunEnd},
     pipe::Pipe,
-    seek::{Fate, Search},
+    seek::{Fate, Search, WayBack},
     settings::Settings,
     state::{Loss, Time},
     unread::Unread,
@@ -157,6 +157,8 @@ pub(super) struct Member {
     pub(super) rank: u32,
     /// Rank there of the node that hosts the rendezvous now.
     pub(super) host_rank: Option<u32>,
+    /// The host of that round, when it is out of reach.
+    pub(super) way_back: Option<WayBack>,
     pub(super) running: bool,
     /// Whether the group asked for the next round.
     pub(super) ready: bool,
@@ -437,6 +439,7 @@ impl Member {
         self.host_rank = Some(roster.host_rank);
         self.roster = Some(roster);
         self.rank = node_rank;
+        self.way_back = None;
         self.running = true;
         self.ready = false;
         let master = self.shared.store();
@@ -462,8 +465,14 @@ impl Member {
         self.tell(News::RoundEnded(end));
     }
 
-    /// The run is over for this node.
+    /// The run is over for this node, unless its host was out of reach: it may live, or have a successor on the other side.
     pub(super) fn end(&mut self, end: RunEnd) {
+        let now = self.shared.now();
+        if let (RunEnd::HostLost { reason }, Some(back)) = (&end, self.way_back.take_if(|back| back.is_open(now))) {
+            let search = Search::way_back(now, back, self.roster.as_deref(), self.rank, reason.clone());
+            self.seat = Seat::seeking(search);
+            return;
+        }
         self.tell(News::RunEnded(end));
         self.over = true;
         if !matches!(self.seat, Seat::Host(_)) {

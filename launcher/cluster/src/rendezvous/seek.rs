@@ -4,7 +4,7 @@
 //! **Invariant:** every search has a deadline, and every attempt within it too.
 
 use super::state::Time;
-use enn_common::wire::node::Roster;
+use enn_common::wire::node::{Roster, Successor};
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
 /// Time for one address to take the connection.
@@ -16,6 +16,10 @@ const TAKE_OVER_MAX: Duration = Duration::from_secs(2);
 /// Time to find the next host, from when the old one was missed. With the longest silence of 5 s before it that makes
 /// less than 10 s in which a run without a host ends.
 const SUCCESSION_MAX: Duration = Duration::from_millis(4500);
+/// Time to come back to a host that was out of reach, from when it was missed: so many times the silence after which it was, and not more
+/// than this.
+const RETURN_SILENCES: u32 = 4;
+const RETURN_MAX: Duration = Duration::from_secs(30);
 /// Pauses between attempts at the endpoint, doubled from the first to the last.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -30,6 +34,33 @@ pub(crate) struct Target {
     own: bool,
     /// Whether it is the host that was lost, which may live after all.
     again: bool,
+}
+
+impl Target {
+    fn successor(successor: &Successor, own_rank: u32) -> Self {
+        let at = (successor.at.host.clone(), successor.at.port);
+        let rank = successor.node_rank;
+        Self { rank: Some(rank), at, own: rank == own_rank, again: false }
+    }
+}
+
+/// A host that is out of reach and may live.
+#[derive(Debug)]
+pub(crate) struct WayBack {
+    host: (String, u16),
+    until: Time,
+}
+
+impl WayBack {
+    /// Begins when the host is missed, of which nothing was heard for `silence_max`.
+    pub(crate) fn to(host: (String, u16), now: Time, silence_max: Duration) -> Self {
+        Self { host, until: now + (silence_max * RETURN_SILENCES).min(RETURN_MAX) }
+    }
+
+    /// Whether there is time to come back.
+    pub(crate) fn is_open(&self, now: Time) -> bool {
+        now < self.until
+    }
 }
 
 /// One attempt.
@@ -55,8 +86,8 @@ struct Connection {
 #[derive(Debug)]
 pub(crate) struct Search {
     targets: VecDeque<Target>,
-    /// Tried again and again.
-    endpoint: Option<Target>,
+    /// Tried again and again, in turn.
+    endpoints: VecDeque<Target>,
     attempt: Option<Attempt>,
     pub(crate) deadline: Time,
     pub(crate) began: Time,
@@ -105,7 +136,7 @@ impl Search {
     /// For the host of a run that starts.
     pub(crate) fn endpoint(now: Time, at: (String, u16), join_timeout: Duration) -> Self {
         let target = Target { rank: None, at, own: false, again: false };
-        Self { endpoint: Some(target), ..Self::among(now, VecDeque::new(), now + join_timeout) }
+        Self { endpoints: [target].into(), ..Self::among(now, VecDeque::new(), now + join_timeout) }
     }
 
     /// For the host after the last one was lost because of `why`: itself first when its system said so (then it may only
@@ -117,9 +148,9 @@ impl Search {
             targets.push_back(Target { rank: host_rank, at, own: false, again: true });
         }
         for heir in roster.map(|roster| roster.successors.as_slice()).unwrap_or_default() {
-            let own = heir.node_rank == own_rank;
-            let at = (heir.at.host.clone(), heir.at.port);
-            targets.push_back(Target { rank: Some(heir.node_rank), at, own, again: false });
+            let target = Target::successor(heir, own_rank);
+            let own = target.own;
+            targets.push_back(target);
             if own {
                 break;
             }
@@ -128,10 +159,23 @@ impl Search {
         Self { dead, lost: Some(why), ..Self::among(now, targets, now + SUCCESSION_MAX) }
     }
 
+    /// For a host that was out of reach, or the one that took over from it, when nobody else let this node in because of `why`.
+    pub(crate) fn way_back(now: Time, back: WayBack, roster: Option<&Roster>, own_rank: u32, why: String) -> Self {
+        let host = Target { rank: None, at: back.host, own: false, again: true };
+        let others = roster.into_iter().flat_map(|roster| &roster.successors).filter(|heir| heir.node_rank != own_rank);
+        let endpoints = std::iter::once(host).chain(others.map(|heir| Target::successor(heir, own_rank))).collect();
+        Self { endpoints, lost: Some(why), ..Self::among(now, VecDeque::new(), back.until) }
+    }
+
+    /// Whether it is for a host that was out of reach.
+    pub(crate) fn is_way_back(&self) -> bool {
+        self.lost.is_some() && !self.endpoints.is_empty()
+    }
+
     fn among(now: Time, targets: VecDeque<Target>, deadline: Time) -> Self {
         Self {
             targets,
-            endpoint: None,
+            endpoints: VecDeque::new(),
             attempt: None,
             deadline,
             began: now,
@@ -154,7 +198,7 @@ impl Search {
                 if now < self.pause_until {
                     return Next::Wait;
                 }
-                match self.targets.pop_front().or_else(|| self.endpoint.clone()) {
+                match self.targets.pop_front().or_else(|| self.next_endpoint()) {
                     None => return Next::GiveUp,
                     Some(target) if target.own => {
                         // Others may come until everybody's time to search is over.
@@ -187,6 +231,12 @@ impl Search {
                 _ => return Next::Wait,
             }
         }
+    }
+
+    fn next_endpoint(&mut self) -> Option<Target> {
+        let target = self.endpoints.pop_front()?;
+        self.endpoints.push_back(target.clone());
+        Some(target)
     }
 
     fn begin(&mut self, now: Time, target: Target) -> Next {
@@ -247,7 +297,7 @@ impl Search {
             Some(rank) if attempt.refused && !self.dead.contains(&rank) => self.dead.push(rank),
             _ => {}
         }
-        if self.endpoint.is_some() {
+        if !self.endpoints.is_empty() {
             self.pause_until = now + self.pause;
             self.pause = (self.pause * 2).min(PAUSE_MAX);
         }
@@ -410,6 +460,34 @@ mod tests {
         }
         // Pauses of 50, 100, 200, 400 and 800 ms, then of a second.
         assert_eq!((now, attempts), (end, 14));
+    }
+
+    #[test]
+    fn a_host_that_was_out_of_reach_and_its_successors_are_tried_in_turn_until_the_time_is_over() {
+        let roster = roster(&[1, 2, 3]);
+        let to_host = || WayBack::to(("n0".to_owned(), 1), Time::ZERO, RETURN_MAX);
+        let back = to_host();
+        assert!(back.is_open(RETURN_MAX - MILLISECOND) && !back.is_open(RETURN_MAX));
+        let mut search = Search::way_back(MILLISECOND, back, Some(&roster), 2, "silent".into());
+        assert!(search.is_way_back() && !after_loss(&roster, Fate::Unknown).is_way_back());
+        let mut now = MILLISECOND;
+        let mut tried = Vec::new();
+        loop {
+            match search.next(now) {
+                Next::Resolve { attempt, host, .. } => {
+                    tried.push(host);
+                    search.resolved(now, attempt, Err("unknown host".into()));
+                }
+                Next::Wait => now = search.wake_at(),
+                Next::GiveUp => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((now, &tried[..5]), (RETURN_MAX, &["n0", "n1", "n3", "n0", "n1"].map(String::from)[..]));
+        let mut search = Search::way_back(Time::ZERO, to_host(), Some(&roster), 2, "silent".into());
+        connect(&mut search);
+        // It comes as any other node.
+        assert_eq!(search.found().unwrap().dead, None);
     }
 
     #[test]

@@ -630,6 +630,19 @@ fn letters_come_in_order_from_whom_they_are() {
 }
 
 #[test]
+fn a_node_that_was_out_of_reach_comes_back() {
+    let nodes = start(2, &quick(of(1, 2)));
+    nodes.iter().for_each(|node| assert_eq!(round(node).members.len(), 2));
+    nodes[1].deafen(Duration::from_millis(1500));
+    for node in &nodes {
+        assert!(matches!(round_end(node), RoundEnd::NodeLost { .. }));
+        node.join();
+    }
+    assert_eq!(until_round_of(2, &nodes[0]).members.len(), 2);
+    assert_eq!(until_round_of(2, &nodes[1]).host, nodes[0].node());
+}
+
+#[test]
 fn a_short_cut_loses_nothing_and_a_long_one_the_node() {
     let nodes = start(2, &quick(of(1, 2)));
     let other = round(&nodes[0]).nodes[1];

@@ -253,7 +253,7 @@ impl World {
                 let Some(agent) = self.agents.get_mut(&id) else { return };
                 agent.kept.insert((worker, shard.ticket), *shard);
             }
-            NodeEffect::CollectStacks { round } => {
+            NodeEffect::CollectStacks { round, .. } => {
                 let summary = vec!["rank 0 waits".to_owned()];
                 let input = NodeInput::StacksCollected { round, dir: "/runs/r/stacks".into(), summary };
                 let delay = self.random.up_to_ms(500);

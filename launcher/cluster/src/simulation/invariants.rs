@@ -9,7 +9,7 @@
 //! 7. The last holder of unsaved state is ended only if it is fenced, late, failed, or a second signal asks for it.
 //! 8. The newest checkpoint is loaded only if no whole state stands.
 //! 9. The restart budget is never exceeded.
-//! 10. An accepted stop is in every later snapshot.
+//! 10. An accepted stop is in every later snapshot, and what a successor must know is in a snapshot at once.
 //! 11. A request is answered once.
 //! 12. Commands go to nodes that sent their inventory.
 //! 13. The journal tells of a start before its end, and of one end of each round.
@@ -68,6 +68,8 @@ struct SeenWorker {
     slot: Option<u32>,
     /// It was ready once, so that it has memory of the device.
     has_device: bool,
+    /// It is connected, as far as the leader has heard.
+    connected: bool,
     settled: bool,
 }
 
@@ -95,6 +97,8 @@ pub(super) struct LeaderView {
     /// Snapshots sent to a node that it has not acknowledged, and the newest that it has.
     acked: BTreeMap<NodeId, u64>,
     sent: BTreeMap<NodeId, u64>,
+    /// The newest snapshot that other nodes were sent.
+    newest_sent: Option<RunSnapshot>,
     /// Nodes to which a snapshot with the request to stop was sent.
     stop_sent: BTreeSet<NodeId>,
     leaving: BTreeSet<String>,
@@ -116,6 +120,13 @@ pub(super) struct LeaderView {
     /// Furthest whole state when it learned of the stop.
     stop_state: Option<u64>,
     batches: u64,
+}
+
+impl LeaderView {
+    /// Whether the leader has heard that the worker is connected.
+    pub(super) fn knows_connected(&self, worker: WorkerId) -> bool {
+        self.workers.get(&worker).is_some_and(|seen| seen.connected)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,6 +164,9 @@ pub(super) struct Observer {
     steps_in_round: u64,
     failures_in_row: u32,
     pub(super) finished: Option<RunOutcome>,
+    /// Hangs whose stacks were written.
+    pub(super) stacks: u64,
+    pub(super) node_ends: BTreeMap<u64, NodeEnd>,
     last_stop_end: BTreeMap<u64, Time>,
 }
 
@@ -302,8 +316,8 @@ impl World {
                 for living in &inventory.living {
                     let slot = living.seat.map(|_| living.local_rank);
                     let has_device = living.stateful;
-                    let seen = SeenWorker { node, slot, has_device, settled: false };
-                    view.workers.entry(living.worker).or_insert(seen);
+                    let seen = SeenWorker { node, slot, has_device, connected: false, settled: false };
+                    view.workers.entry(living.worker).or_insert(seen).connected = living.connected;
                 }
                 if let Some(snapshot) = &inventory.snapshot {
                     self.snapshot_learned(id, snapshot);
@@ -314,6 +328,12 @@ impl World {
             }
             NodeEvent::Settled { worker, .. } | NodeEvent::StartFailed { worker, .. } => {
                 self.view(id).workers.get_mut(worker).into_iter().for_each(|seen| seen.settled = true);
+            }
+            NodeEvent::Connected { worker, .. } => {
+                self.view(id).workers.get_mut(worker).into_iter().for_each(|seen| seen.connected = true);
+            }
+            NodeEvent::Disconnected { worker, .. } => {
+                self.view(id).workers.get_mut(worker).into_iter().for_each(|seen| seen.connected = false);
             }
             NodeEvent::Signal { second, .. } => {
                 self.view(id).second |= second;
@@ -371,6 +391,7 @@ impl World {
                     | Effect::MakeLogDir { .. }
                     | Effect::SetAsideCheckpoint { .. }
                     | Effect::FindCheckpoint
+                    | Effect::Journal(_)
             );
             if durable && self.view(id).fenced {
                 self.violation("1", format!("n{id} is fenced and writes: {effect:?}"));
@@ -457,6 +478,21 @@ impl World {
         if snapshot.stop.is_some() {
             view.stop_sent.insert(node);
         }
+        view.newest_sent = Some(snapshot.clone());
+    }
+
+    /// What the next leader must know was sent to the other nodes in the batch before.
+    pub(super) fn check_replicated(&mut self, id: u64, leader: &Leader) {
+        let phase = leader.supervisor.phase_name();
+        let view = self.view(id);
+        let lasts =
+            matches!(phase, "TakingOver" | "Gathering" | "HandingOff" | "Closing" | "Over") || view.fenced || view.over;
+        let Some(sent) = view.newest_sent.clone().filter(|_| !lasts && view.inventoried.len() > 1) else { return };
+        let known = leader.supervisor.snapshot();
+        let newest = RunSnapshot { epoch: sent.epoch, requests: sent.requests, ..known.clone() };
+        if newest != sent {
+            self.violation("10", format!("n{id} in {phase} has not sent what it knows: {known:?}, sent {sent:?}"));
+        }
     }
 
     fn start_observed(&mut self, id: u64, node: NodeId, worker: WorkerId, slot: Option<u32>) {
@@ -474,7 +510,7 @@ impl World {
         if let Some(slot) = slot {
             self.check_slot(id, node, slot, worker);
         }
-        let seen = SeenWorker { node, slot, has_device: false, settled: false };
+        let seen = SeenWorker { node, slot, has_device: false, connected: false, settled: false };
         self.view(id).workers.insert(worker, seen);
     }
 
@@ -565,7 +601,7 @@ impl World {
         if view.round != Some(round) {
             self.violation("4", format!("n{id} writes that round {round} started, which it has not begun"));
         }
-        if !self.disk.log_dirs.contains(&round) {
+        if !self.disk.log_dirs.contains(&round) && self.disk.lock == Some(id) {
             self.violation("13", format!("n{id} writes that round {round} started before it has a directory for logs"));
         }
         let ranks: BTreeSet<u32> = seats.iter().map(|seat| seat.1.rank).collect();
@@ -665,6 +701,8 @@ impl World {
             || view.over
             || self.plan.on_failure == Recovery::Restart
             || self.all_scripts_restart(view)
+            // Scripts are told to stop by a signal, and save as they like.
+            || self.are_scripts() && view.stop_at.is_some()
             || !view.inventoried.contains(&NodeId(process.agent))
             || process.seat().is_some_and(|seat| view.round.is_some_and(|round| seat.round + 1 < round));
         let known = view.inventoried.clone();
@@ -821,6 +859,7 @@ impl World {
             EventKind::GaveUp { .. } => _ = self.view(id).giving_up_at.get_or_insert(self_now),
             EventKind::EpochEnded(report) => _ = self.view(id).owed.remove(&report.step),
             EventKind::SpareReady { .. } | EventKind::NodeJoined { .. } => self.observer.joins += 1,
+            EventKind::HangDetected { stacks, .. } => self.observer.stacks += u64::from(stacks.is_some()),
             EventKind::WorkerReady { round, rank, .. } => self.check_ready(id, round.0, rank.0),
             EventKind::Warned { message } if message.contains("is not drained") => {
                 let view = self.view(id);
@@ -920,6 +959,7 @@ impl World {
     /// A node is done: none of its workers lives.
     pub(super) fn node_over(&mut self, id: u64, end: &NodeEnd) {
         let now = self.now;
+        self.observer.node_ends.insert(id, end.clone());
         let alive = |process: &&Process| {
             process.agent == id && process.alive && process.unkillable_until.is_none_or(|until| until <= now)
         };

@@ -150,6 +150,7 @@ impl World {
         let Some(agent) = self.agents.get_mut(&id) else { return };
         let Some(mut leader) = agent.leader.take() else { return };
         leader.batch_due = false;
+        self.check_replicated(id, &leader);
         let own_now = now.saturating_sub(leader.made_at);
         let mut inputs = std::mem::take(&mut leader.inbox);
         if leader.supervisor.deadline().is_some_and(|due| due <= own_now) {
@@ -248,7 +249,10 @@ impl World {
             Effect::DiscardAttempt { attempt, below } => {
                 self.store_task(id, StoreTask::Discard { attempt, below });
             }
-            Effect::MakeLogDir { round } => _ = self.disk.log_dirs.insert(round),
+            Effect::MakeLogDir { round } => {
+                let at = self.disk_ready_at();
+                self.at(at, Event::LogDir { agent: id, round });
+            }
             Effect::DigestProgram => {
                 let delay = self.random.up_to_ms(300);
                 let input = Input::ProgramDigest { digest: "d".to_owned() };
@@ -311,6 +315,17 @@ impl World {
                 self.feed_leader(id, Input::RunDirAcquired(Ok(())));
             }
         }
+    }
+
+    /// The directory for the logs of a round is there.
+    pub(super) fn make_log_dir(&mut self, id: u64, round: u64) {
+        if let Some(until) = self.disk.hung_until.filter(|until| *until > self.now) {
+            return self.at(until, Event::LogDir { agent: id, round });
+        }
+        if self.disk.lock == Some(id) {
+            self.disk.log_dirs.insert(round);
+        }
+        self.feed_leader(id, Input::LogDirMade { round, error: None });
     }
 
     fn store_task(&mut self, id: u64, task: StoreTask) {

@@ -5,7 +5,7 @@
 use super::{
     decide::{Decision, Reason, decide},
     news::{News, RoundPlan, RunEnd},
-    seek::{Fate, Found, Last, Next, Search},
+    seek::{Fate, Found, Last, Next, Search, WayBack},
     settings::Settings,
     state::{Loss, Stage, State, Time, Told},
 };
@@ -90,6 +90,7 @@ pub(crate) struct Membership {
     roster: Option<Arc<Roster>>,
     rank: u32,
     host_rank: Option<u32>,
+    way_back: Option<WayBack>,
     running: bool,
     ready: bool,
     over: bool,
@@ -141,6 +142,7 @@ impl Membership {
             roster: None,
             rank: 0,
             host_rank: None,
+            way_back: None,
             running: false,
             ready: false,
             over: false,
@@ -233,7 +235,7 @@ impl Membership {
     pub(crate) fn leave(&mut self, now: Time, why: String) {
         let by = format!("{why} on {}", self.settings.host);
         self.say(now, ToHost::Leave { why });
-        self.end(RunEnd::Stopped { by });
+        self.end(now, RunEnd::Stopped { by });
         if matches!(&self.seat, Seat::Host(hosting) if !matches!(hosting.state.stage, Stage::Over(_))) {
             self.seat = Seat::Out;
         }
@@ -543,8 +545,8 @@ impl Membership {
         match message {
             FromHost::Waiting { reason } => self.tell(News::Waiting(reason)),
             FromHost::RoundEnded(end) => self.end_round(end),
-            FromHost::RunEnded(end) => self.end(end),
-            FromHost::Refused { reason } => self.end(RunEnd::Refused { reason }),
+            FromHost::RunEnded(end) => self.end(now, end),
+            FromHost::Refused { reason } => self.end(now, RunEnd::Refused { reason }),
             FromHost::Roster(roster) => self.roster = Some(Arc::from(roster)),
             FromHost::Begin { node_rank } => {
                 if let Some(roster) = self.roster.clone() {
@@ -571,6 +573,7 @@ impl Membership {
         let host = self.settings.host.clone();
         self.end_round(RoundEnd::NodeLost { host, reason: reason.clone() });
         let at = address(self.host);
+        self.way_back.get_or_insert(WayBack::to(at.clone(), now, self.settings.silence_max));
         let last = Last { at, host_rank: self.host_rank, roster: None, own_rank: self.rank, fate: Fate::Closed };
         self.seat = Seat::Seeking(Box::new(Search::successor(now, last, reason)));
         self.advance(now);
@@ -584,6 +587,7 @@ impl Membership {
         self.host_rank = Some(roster.host_rank);
         self.roster = Some(roster);
         self.rank = node_rank;
+        self.way_back = None;
         self.running = true;
         self.ready = false;
         let master = address(self.host);
@@ -601,12 +605,17 @@ impl Membership {
         }
     }
 
-    fn end(&mut self, end: RunEnd) {
-        self.tell(News::RunEnded(end));
-        self.over = true;
+    fn end(&mut self, now: Time, end: RunEnd) {
         if let Seat::Guest(link) = &self.seat {
             self.actions.push_back(Action::Close(link.id));
         }
+        if let (RunEnd::HostLost { reason }, Some(back)) = (&end, self.way_back.take_if(|back| back.is_open(now))) {
+            let search = Search::way_back(now, back, self.roster.as_deref(), self.rank, reason.clone());
+            self.seat = Seat::Seeking(Box::new(search));
+            return;
+        }
+        self.tell(News::RunEnded(end));
+        self.over = true;
         if !matches!(self.seat, Seat::Host(_)) {
             self.seat = Seat::Out;
         }
@@ -627,6 +636,9 @@ impl Membership {
             } else {
                 self.actions.push_back(Action::Close(link.id));
             }
+        }
+        if fate == Fate::Unknown && self.roster.is_some() {
+            self.way_back.get_or_insert(WayBack::to(address(self.host), now, self.settings.silence_max));
         }
         self.tell(News::HostLost(why.clone()));
         let host = "the host".to_owned();
@@ -657,13 +669,13 @@ impl Membership {
                 return false;
             }
             Next::TakeOver { dead, until } => self.take_over(now, &dead, until),
-            Next::GiveUp => self.give_up(),
+            Next::GiveUp => self.give_up(now),
         }
         true
     }
 
     fn take_over(&mut self, now: Time, dead: &[u32], until: Time) {
-        let Some(roster) = self.roster.clone() else { return self.give_up() };
+        let Some(roster) = self.roster.clone() else { return self.give_up(now) };
         let state = State::inherit(self.own, &roster, dead.len(), &self.settings, (now, until));
         self.host = self.own.0;
         self.seat = Seat::Host(Box::new(Hosting::new(state, now)));
@@ -673,13 +685,14 @@ impl Membership {
         }
     }
 
-    fn give_up(&mut self) {
+    fn give_up(&mut self, now: Time) {
         let Seat::Seeking(search) = &self.seat else { return };
         let reason = match &search.lost {
-            None => return self.end(RunEnd::TimedOut { reason: "nobody answered at the endpoint".to_owned() }),
+            None => return self.end(now, RunEnd::TimedOut { reason: "nobody answered at the endpoint".to_owned() }),
+            Some(why) if search.is_way_back() => why.clone(),
             Some(why) => format!("the rendezvous is gone ({why}), and nobody takes over"),
         };
-        self.end(RunEnd::HostLost { reason });
+        self.end(now, RunEnd::HostLost { reason });
     }
 }
 

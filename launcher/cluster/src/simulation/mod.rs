@@ -6,6 +6,7 @@
 
 mod agents;
 mod broker;
+mod cures;
 mod disk;
 mod faults;
 mod groups;

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// Workers of a run at most.
 const WORKERS_MAX: u64 = 48;
+/// Longest silence of a node in a run that cannot go on without it.
+const SILENCE_MAX_FIXED: Duration = Duration::from_secs(30);
 /// Directory of the run, on a file system that all nodes share.
 pub(super) const RUN_DIR: &str = "/runs/r";
 
@@ -73,6 +75,8 @@ pub(super) struct RunPlan {
     /// Time of a write to the shared disk.
     pub(super) disk_time: Duration,
     pub(super) pages_period: Duration,
+    /// Longest silence of a node.
+    pub(super) silence_max: Duration,
 }
 
 impl RunPlan {
@@ -119,6 +123,7 @@ impl RunPlan {
             link_delay_ms: random.pick(&[1, 5, 30]),
             disk_time: random.time(Duration::from_millis(5), Duration::from_millis(300)),
             pages_period: Duration::from_millis(500),
+            silence_max: if elastic || random.one_in(2) { Duration::from_secs(5) } else { SILENCE_MAX_FIXED },
         }
     }
 
@@ -162,6 +167,7 @@ impl RunPlan {
             join_timeout: Duration::from_secs(60),
             last_call: Duration::from_secs(3),
             retry_early: true,
+            silence_max: self.silence_max,
             store_kept: true,
             role: "train".to_owned(),
             ..rendezvous::settings_for_tests()

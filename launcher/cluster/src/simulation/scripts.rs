@@ -177,14 +177,14 @@ impl World {
         }
     }
 
-    /// Whether a failure restarts all scripts: one that is there has not attached, or has finished.
+    /// Whether a failure restarts all scripts: one that is there has not attached, as far as the leader knows, or has finished.
     pub(super) fn all_scripts_restart(&self, view: &LeaderView) -> bool {
         // A successor finds workers to which it gave no seats.
         let is_seated =
             |process: &Process| view.seats.contains_key(&process.worker) || (view.seats.is_empty() && process.alive);
         let is_apart = |process: &Process| {
             let has_finished = process.stage == Stage::Ending || process.ended_by == Some(EndedBy::Itself);
-            has_finished || process.connection.is_none()
+            has_finished || process.connection.is_none() || !view.knows_connected(process.worker)
         };
         self.are_scripts() && self.processes.values().filter(|process| is_seated(process)).any(is_apart)
     }

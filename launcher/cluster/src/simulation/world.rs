@@ -55,6 +55,7 @@ pub(super) enum Event {
     Batch(u64),
     TaskDone(u64),
     Lock { agent: u64, until: Time },
+    LogDir { agent: u64, round: u64 },
     Process { pid: Pid, turn: u64, step: ProcessStep },
     Group { key: GroupKey, turn: u64 },
     ShardDone { key: GroupKey, rank: u32, step: u64 },
@@ -78,6 +79,7 @@ impl Event {
             | Self::Batch(agent)
             | Self::TaskDone(agent)
             | Self::Lock { agent, .. }
+            | Self::LogDir { agent, .. }
             | Self::Said { agent, .. }
             | Self::HungUp { agent, .. }
             | Self::Reaped { agent, .. }
@@ -312,6 +314,7 @@ impl World {
             Event::Batch(agent) => self.run_batch(agent),
             Event::TaskDone(agent) => self.task_done(agent),
             Event::Lock { agent, until } => self.try_lock(agent, until),
+            Event::LogDir { agent, round } => self.make_log_dir(agent, round),
             Event::Process { pid, turn, step } => self.process_step(pid, turn, step),
             Event::Group { key, turn } => self.group_step(&key, turn),
             Event::ShardDone { key, rank, step } => self.shard_done(&key, rank, step),

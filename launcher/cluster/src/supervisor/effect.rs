@@ -41,7 +41,7 @@ pub enum Effect {
     WriteRunFile { name: &'static str, bytes: Vec<u8> },
     /// Note durably that these rows are predicted.
     NoteChunk(PredictedChunk),
-    /// Make the directory for the logs of a round. A launch that resumes the run counts these directories.
+    /// Make the directory for the logs of a round. A launch that resumes the run counts these directories. Answered by `LogDirMade`.
     MakeLogDir { round: u64 },
     /// Digest the worker program. Answered by `ProgramDigest`.
     DigestProgram,

@@ -23,6 +23,11 @@ impl Supervisor {
             self.stop = Some(signal);
             self.request_handled();
         }
+        if let Phase::Closing { commits_until, .. } = &mut self.phase {
+            // A user does not wait for a disk that hangs.
+            let until = if second { self.now } else { self.now + self.settings.grace };
+            *commits_until = until.min(*commits_until);
+        }
         if second {
             self.kill_all();
         } else if !self.phase.is_last() && self.stop_by.is_none() {
@@ -50,6 +55,10 @@ impl Supervisor {
             // A step with newcomers, or with fewer workers, is none that was asked for.
             self.round.regroup_reason = Some(words::saves_before_stop());
             self.leave(words::saves_before_stop());
+        } else if self.phase == Phase::Starting && self.workers.is_any_unconnected() {
+            // No step was done in this round, and none is waited for: one that hangs may never connect.
+            self.note_lost_state();
+            self.close();
         }
     }
 
@@ -81,9 +90,7 @@ impl Supervisor {
         self.fence();
         self.led_elsewhere = true;
         if !self.is_ending() {
-            let reason = words::fenced(error);
-            self.journal(EventKind::GaveUp { reason: reason.clone() });
-            self.giving_up.get_or_insert(reason);
+            self.giving_up.get_or_insert(words::fenced(error));
             self.kill_all();
         }
     }
@@ -139,9 +146,8 @@ impl Supervisor {
 
     /// This node cannot lead the run. It leaves the workers of the others, which find another leader.
     pub(super) fn abdicate(&mut self, error: &str) {
-        let reason = words::no_lock(error);
-        self.journal(EventKind::GaveUp { reason: reason.clone() });
-        self.verdict.get_or_insert(RunEnd::Failed { cause: reason });
+        let cause = words::no_lock(error);
+        self.verdict.get_or_insert(RunEnd::Failed { cause });
         self.fence();
         self.forget_others();
         self.close();

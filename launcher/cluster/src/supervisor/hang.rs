@@ -20,6 +20,11 @@ pub(super) struct Pulse {
 }
 
 impl Pulse {
+    /// Returns whether the worker writes a checkpoint.
+    pub(super) fn writes(&self) -> bool {
+        self.phase == WorkerPhase::Save
+    }
+
     fn waits(&self) -> bool {
         matches!(self.phase, WorkerPhase::Collective | WorkerPhase::Rendezvous)
     }
@@ -34,9 +39,9 @@ pub(super) enum HangFinding {
     WaitFor(Duration),
 }
 
-/// Looks at the workers of a round: `pulses` of those that have not left it and whose end is not watched otherwise. Unless they are
-/// `all`, those that wait may wait for one that has not connected, which has a time limit of its own.
-pub(super) fn find(pulses: &[Pulse], all: bool, limit: Duration) -> HangFinding {
+/// Looks at the workers of a round: `pulses` of those that have not left it. For the time `moving` the last sign of progress that came
+/// otherwise counts, and only a worker that does not become ready is taken for dead.
+pub(super) fn find(pulses: &[Pulse], moving: Duration, limit: Duration) -> HangFinding {
     // A worker that ends is watched by the time that it has for that.
     let watched = || pulses.iter().filter(|pulse| pulse.phase != WorkerPhase::Done);
     let newcomers = || watched().filter(|pulse| !pulse.ready && !pulse.waits());
@@ -44,7 +49,7 @@ pub(super) fn find(pulses: &[Pulse], all: bool, limit: Duration) -> HangFinding 
         return HangFinding::Hung(*hung);
     }
     let until = |pulse: &Pulse| limit.saturating_sub(pulse.idle);
-    let silent = if all { watched().map(until).max().unwrap_or(limit) } else { limit };
+    let silent = watched().map(until).max().map_or(limit, |silent| silent.max(moving));
     if silent.is_zero() {
         let order = |pulse: &&Pulse| (pulse.waits(), pulse.ready, pulse.step, pulse.worker);
         if let Some(hung) = watched().min_by_key(order) {
@@ -69,7 +74,7 @@ mod tests {
     }
 
     fn hung(pulses: &[Pulse]) -> Option<u32> {
-        match find(pulses, true, LIMIT) {
+        match find(pulses, Duration::ZERO, LIMIT) {
             HangFinding::Hung(pulse) => Some(pulse.worker.0),
             HangFinding::WaitFor(_) => None,
         }
@@ -78,10 +83,10 @@ mod tests {
     #[test]
     fn one_that_moves_is_enough() {
         let pulses = [pulse(0, WorkerPhase::Collective, 3, 90), pulse(1, WorkerPhase::Compute, 3, 4)];
-        assert_eq!(find(&pulses, true, LIMIT), HangFinding::WaitFor(Duration::from_secs(6)));
+        assert_eq!(find(&pulses, Duration::ZERO, LIMIT), HangFinding::WaitFor(Duration::from_secs(6)));
         assert_eq!(hung(&pulses[..1]), Some(0));
-        assert_eq!(find(&[pulse(0, WorkerPhase::Done, 3, 90)], true, LIMIT), HangFinding::WaitFor(LIMIT));
-        assert_eq!(find(&[], true, LIMIT), HangFinding::WaitFor(LIMIT));
+        assert_eq!(find(&[pulse(0, WorkerPhase::Done, 3, 90)], Duration::ZERO, LIMIT), HangFinding::WaitFor(LIMIT));
+        assert_eq!(find(&[], Duration::ZERO, LIMIT), HangFinding::WaitFor(LIMIT));
     }
 
     #[test]
@@ -101,13 +106,10 @@ mod tests {
         let others = [newcomer(0, WorkerPhase::Rendezvous, 1), newcomer(1, WorkerPhase::Load, 12)];
         assert_eq!(hung(&others), Some(1));
         let loading = [newcomer(0, WorkerPhase::Rendezvous, 50), newcomer(1, WorkerPhase::Load, 7)];
-        assert_eq!(find(&loading, true, LIMIT), HangFinding::WaitFor(Duration::from_secs(3)));
+        assert_eq!(find(&loading, Duration::ZERO, LIMIT), HangFinding::WaitFor(Duration::from_secs(3)));
         let meeting = [pulse(0, WorkerPhase::Collective, 3, 20), newcomer(1, WorkerPhase::Rendezvous, 20)];
         assert_eq!(hung(&meeting), Some(1));
-        assert_eq!(
-            find(&meeting, false, LIMIT),
-            HangFinding::WaitFor(LIMIT),
-            "they wait for one that has not connected"
-        );
+        let moving = Duration::from_secs(2);
+        assert_eq!(find(&meeting, moving, LIMIT), HangFinding::WaitFor(moving), "somebody said something");
     }
 }

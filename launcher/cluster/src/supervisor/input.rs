@@ -42,6 +42,8 @@ pub enum Input {
     CommitEnded { step: u64, attempt: String, seconds: f64, result: Result<CommittedCheckpoint, CommitFailure> },
     /// Answer to `MakeRoom`: whether an old checkpoint was removed.
     RoomMade { removed: bool },
+    /// Answer to `MakeLogDir`.
+    LogDirMade { round: u64, error: Option<String> },
     /// Answer to `DigestProgram`; empty when the program cannot be read.
     ProgramDigest { digest: String },
     /// Answer to `HandOff`: the other nodes know the snapshot, and one of them leads.

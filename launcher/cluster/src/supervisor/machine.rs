@@ -66,12 +66,16 @@ pub struct Supervisor {
     pub(super) spares: SpareStarts,
     /// Number of the next round.
     pub(super) next_round: u64,
+    /// The newest directory for logs that was asked for.
+    pub(super) log_dir: Option<LogDir>,
     pub(super) term: u32,
     pub(super) next_name: u32,
     /// Another node led before, and no round has begun since.
     pub(super) successor: bool,
     /// Newest snapshot of the leader before.
     pub(super) learned: RunSnapshot,
+    /// Newest snapshot that the other nodes were sent.
+    pub(super) replicated: RunSnapshot,
     /// A successor looks for the newest checkpoint, at most until then.
     pub(super) finding: Option<Time>,
     pub(super) verdict: Option<RunEnd>,
@@ -84,6 +88,14 @@ pub struct Supervisor {
     pub(super) control_closed: bool,
     /// Another node leads the others.
     pub(super) led_elsewhere: bool,
+}
+
+/// A directory for the logs of a round.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LogDir {
+    pub(super) round: u64,
+    /// The effect was answered.
+    pub(super) made: bool,
 }
 
 /// When spares are started.
@@ -125,10 +137,12 @@ impl Supervisor {
             recovering: None,
             spares: SpareStarts::default(),
             next_round: settings.first_round,
+            log_dir: None,
             term: 0,
             next_name: 0,
             successor: false,
             learned: RunSnapshot::default(),
+            replicated: RunSnapshot::default(),
             finding: None,
             verdict: None,
             killed: false,
@@ -177,6 +191,7 @@ impl Supervisor {
                 self.extend_commits();
             }
             Input::RoomMade { removed } => self.ledger.room_made(removed, now),
+            Input::LogDirMade { round, error } => self.log_dir_made(round, error),
             Input::ProgramDigest { digest } => self.program_digest(digest),
             Input::HandedOff => self.handed_off(),
             Input::EffectFailed { effect, error } => self.effect_failed(effect, &error),
@@ -198,6 +213,7 @@ impl Supervisor {
             }
         }
         self.act_on_ledger();
+        self.replicate();
         effects.append(&mut self.out);
     }
 
@@ -215,6 +231,7 @@ impl Supervisor {
             worker,
             stop,
             self.hang_check(),
+            self.inquiry_end(),
             self.next_spare(),
             self.next_look(),
             silence,
@@ -244,7 +261,7 @@ impl Supervisor {
             Phase::TakingOver { .. } | Phase::Over => false,
             Phase::Gathering { .. } => self.gather(),
             Phase::Loading { asked, .. } => self.load(&asked),
-            Phase::Starting | Phase::Running | Phase::Regrouping { .. } | Phase::Saving => self.work(),
+            Phase::Starting | Phase::Running | Phase::Regrouping { .. } | Phase::Saving { .. } => self.work(),
             Phase::Halting { .. } => self.halt(),
             Phase::Deciding { .. } => self.decide(),
             Phase::Seating { kept, .. } => self.seat(kept),
@@ -253,6 +270,10 @@ impl Supervisor {
             Phase::HandingOff { handed_off, .. } => self.end_hand_off(handed_off),
             Phase::Closing { .. } => self.end_closing(),
         }
+    }
+
+    fn is_paused(&self) -> bool {
+        matches!(self.phase, Phase::Paused { .. })
     }
 
     /// Returns whether survivors keep their state.
@@ -275,8 +296,9 @@ impl Supervisor {
         self.successor || self.record.rounds > 0
     }
 
+    /// Writes an event, unless another leader may write there.
     pub(super) fn journal(&mut self, what: EventKind) {
-        self.out.push(Effect::Journal(what));
+        self.write(Effect::Journal(what));
     }
 
     pub(super) fn warn(&mut self, message: String) {
@@ -329,6 +351,27 @@ impl Supervisor {
         entry.map(|entry| entry.host.clone()).unwrap_or_default()
     }
 
+    /// Sends the other nodes what the next leader has to know, if it is new.
+    fn replicate(&mut self) {
+        let epoch = self.replicated.epoch;
+        let requests = self.replicated.requests;
+        if !self.has_begun()
+            || (RunSnapshot { epoch, requests, ..self.snapshot() } == self.replicated
+                && requests == self.requests_handled)
+        {
+            return;
+        }
+        // Of two snapshots the one with more requests is newer.
+        self.requests_handled = self.requests_handled.max(requests + 1);
+        self.replicated = self.snapshot();
+        let snapshot = self.replicated.clone();
+        let send = |node| {
+            let command = NodeCommand::ReplicateSnapshot(Box::new(snapshot.clone()));
+            Effect::Send { node, command }
+        };
+        self.out.extend(self.nodes.others().map(|node| node.id).map(send));
+    }
+
     /// Returns what the next leader has to know.
     pub(crate) fn snapshot(&self) -> RunSnapshot {
         let leaving = self.nodes.leaving().iter().filter_map(|node| self.nodes.get(*node));
@@ -339,7 +382,8 @@ impl Supervisor {
             round: self.round.number.0,
             attempt: self.round.attempt.clone(),
             restarts: self.record.restarts,
-            failures: self.budget.failures,
+            // A death while the run is paused is charged when it goes on.
+            failures: self.budget.failures + u32::from(self.is_paused() && self.round.cause.is_some()),
             early_failures: self.budget.early_failures,
             proven: self.budget.proven,
             spare_deaths: self.spares.deaths,
@@ -354,7 +398,7 @@ impl Supervisor {
         }
     }
 
-    fn effect_failed(&mut self, effect: EffectKind, error: &str) {
+    pub(super) fn effect_failed(&mut self, effect: EffectKind, error: &str) {
         // What the journal does not take cannot be journaled.
         if effect == EffectKind::Journal || self.failed_effects.contains(&effect) {
             return;

@@ -1,6 +1,7 @@
 //! Nodes that come and go, and what a successor learns from them.
 
 use super::{
+    budget::spare_backoff,
     effect::Effect,
     input::{MembershipEnd, Time},
     limits::{CHECK_PERIOD, END_GRACE, FIND_WAIT_MAX, HALT_WAIT_MAX, NAME_BITS, TAKE_OVER_WAIT_MAX},
@@ -17,7 +18,7 @@ use super::{
 use crate::rendezvous::NodeId;
 use enn_common::{
     event::EventKind,
-    id::{Rank, Round, WorkerId},
+    id::{LocalRank, Rank, Round, WorkerId},
     wire::node_agent::{
         Epoch, Inventory, LivingWorker, NodeCommand, NodeEvent, RunFacts, RunSnapshot, StopSignal, WorkerEvidence,
         WorkerExit, WorkerProgress,
@@ -52,6 +53,7 @@ impl Supervisor {
         self.budget.early_failures = snapshot.early_failures;
         self.budget.proven = snapshot.proven;
         self.spares.deaths = snapshot.spare_deaths;
+        self.spares.not_before = spare_backoff(snapshot.spare_deaths).map(|wait| self.now + wait);
         self.micro_batches = MicroBatchPlan::of_leader_before(snapshot.micro_batches);
         self.term = self.term.max(snapshot.term.saturating_add(1));
         self.next_round = self.next_round.max(snapshot.round.saturating_add(1));
@@ -150,8 +152,7 @@ impl Supervisor {
             NodeEvent::Settled { worker, evidence } => self.worker_settled(worker, *evidence),
             NodeEvent::Unkillable { worker, pid } => self.worker_unkillable(worker, pid),
             NodeEvent::Progress(pages) => self.progress(index, &pages),
-            // Nobody asks for stacks yet.
-            NodeEvent::Stacks { .. } => {}
+            NodeEvent::Stacks { round, dir, .. } => self.stacks_written(index, Round(round), dir),
             NodeEvent::Signal { signal, second } => self.signalled(signal, signal.name(), second),
             NodeEvent::SnapshotAcked { requests } => {
                 self.nodes.acknowledged(node, requests);
@@ -188,6 +189,8 @@ impl Supervisor {
         }
         if is_new && self.successor {
             self.adopt(index, inventory);
+        } else if is_new {
+            self.take_back(index, inventory);
         }
         let told = inventory.snapshot.as_ref().and_then(|snapshot| snapshot.stop);
         if let Some(stop) = inventory.stop.or(told) {
@@ -213,6 +216,33 @@ impl Supervisor {
             RunJob::Init { .. } => (String::new(), PathBuf::new()),
         };
         RunFacts { run_dir: self.settings.run_dir.clone(), config, staged }
+    }
+
+    /// Takes the workers of a node back that was out of reach, if nothing has followed from its loss yet. Where all are back, nothing failed.
+    fn take_back(&mut self, node: NodeIndex, inventory: &Inventory) {
+        let is_open = matches!(self.phase, Phase::Halting { .. } | Phase::Deciding { .. }) && self.reforms();
+        let left =
+            |living: &LivingWorker| living.seat.filter(|seat| seat.halted.is_some()).map(|seat| Round(seat.round));
+        let stood =
+            |living: &&LivingWorker| living.stateful && !living.ending && left(living) == Some(self.round.number);
+        let is_new = |living: &&LivingWorker| is_open && self.workers.get(living.worker).is_none();
+        let back: Vec<LivingWorker> = inventory.living.iter().filter(stood).filter(is_new).cloned().collect();
+        for living in &back {
+            self.adopt_worker(node, living);
+            // Its end is in the journal.
+            let seat = living.seat.map(|seat| (Round(seat.round), Rank(seat.rank)));
+            if let Some((round, rank)) = seat {
+                let local_rank = LocalRank(living.local_rank);
+                let pid = living.pid;
+                let host = self.host(node);
+                self.journal(EventKind::SeatTaken { round, rank, local_rank, pid, spare: false, host });
+            }
+        }
+        let was_first = back.iter().any(|living| self.round.first_failure == Some(living.worker));
+        if was_first && self.workers.count_seated() == self.round.world {
+            self.round.forget_failure();
+            self.round.regroup_reason = Some(words::node_is_back(&inventory.host));
+        }
     }
 
     /// Takes over the workers of a node, as a successor.
@@ -346,16 +376,15 @@ impl Supervisor {
                 }
             }
             MembershipEnd::Failed { reason, fenced } => {
-                self.part_from_all();
                 if fenced {
+                    // The other side may go on in the same directory.
                     self.fence();
                 }
+                self.part_from_all();
                 if self.is_ending() {
                     return;
                 }
                 if fenced {
-                    // The other side may go on in the same directory.
-                    self.journal(EventKind::GaveUp { reason: reason.clone() });
                     self.giving_up.get_or_insert(reason);
                     self.kill_all();
                 } else {

@@ -17,13 +17,14 @@ pub(super) enum Phase {
     Running,
     /// They were asked to leave the round at the same step.
     Regrouping { until: Time },
-    /// Survivors save the state that they keep, without a further step.
-    Saving,
+    /// Survivors save the state that they keep, without a further step. One that shows no sign of life for `patience` is given up.
+    Saving { patience: Time },
     /// The round is over; the living workers leave it, or have been killed because they did not.
     Halting { until: Time, killed: bool },
     /// All workers have left the round, and nothing is decided yet: nodes have to agree first, or commits to end.
     Deciding { check: Time },
-    /// The next round begins as soon as the nodes agree and the devices of its seats are free.
+    /// The next round begins as soon as the nodes agree, the devices of its seats are free and its directory for logs is there. Where
+    /// the run is to stop, that is the round in which the survivors save.
     Seating { check: Time, kept: bool },
     /// All workers stand and wait for the run to be continued.
     Paused { since: Time },
@@ -57,7 +58,7 @@ impl Phase {
             Self::Starting => "Starting",
             Self::Running => "Running",
             Self::Regrouping { .. } => "Regrouping",
-            Self::Saving => "Saving",
+            Self::Saving { .. } => "Saving",
             Self::Halting { .. } => "Halting",
             Self::Deciding { .. } => "Deciding",
             Self::Seating { .. } => "Seating",
@@ -72,7 +73,7 @@ impl Phase {
     /// Returns whether the workers of a round work in it.
     pub(super) fn is_under_way(&self) -> bool {
         match self {
-            Self::Starting | Self::Running | Self::Regrouping { .. } | Self::Saving => true,
+            Self::Starting | Self::Running | Self::Regrouping { .. } | Self::Saving { .. } => true,
             Self::TakingOver { .. }
             | Self::Gathering { .. }
             | Self::Loading { .. }

@@ -94,15 +94,6 @@ impl Supervisor {
     /// Something was asked for. Nodes that may take over hear of it before it is answered.
     pub(super) fn request_handled(&mut self) {
         self.requests_handled += 1;
-        if !self.has_begun() {
-            return;
-        }
-        let snapshot = self.snapshot();
-        let send = |node| {
-            let command = NodeCommand::ReplicateSnapshot(Box::new(snapshot.clone()));
-            Effect::Send { node, command }
-        };
-        self.out.extend(self.nodes.others().map(|node| node.id).map(send));
     }
 
     fn stop_for(&mut self, signal: StopSignal, asked_by: &str) -> String {

@@ -1,8 +1,8 @@
 //! State of a round, and of the recovery from a failure.
 
-use super::input::Time;
+use super::{hang::Pulse, input::Time, seating::NodeIndex};
 use enn_common::id::{Rank, Round, WorkerId};
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 /// The round under way, or the last one.
 #[derive(Debug)]
@@ -10,6 +10,8 @@ pub(super) struct RoundState {
     pub(super) number: Round,
     /// Name of the attempt, in which its workers write checkpoints.
     pub(super) attempt: String,
+    /// Number of its seats.
+    pub(super) world: usize,
     /// Step at which the round began.
     pub(super) base: u64,
     /// Furthest step that a worker that is gone had done.
@@ -44,6 +46,20 @@ pub(super) struct RoundState {
     pub(super) progress_at: Time,
     /// Time when the pages are looked at for a worker that hangs.
     pub(super) hang_check: Time,
+    /// A worker that hangs, while the nodes look at what all workers do.
+    pub(super) inquiry: Option<HangInquiry>,
+}
+
+/// A worker that hangs, before it is taken for dead.
+#[derive(Debug)]
+pub(super) struct HangInquiry {
+    pub(super) hung: Pulse,
+    /// End of the wait for stacks.
+    pub(super) until: Time,
+    /// Nodes that have not written them.
+    pub(super) awaited: BTreeSet<NodeIndex>,
+    /// Directory of the stacks.
+    pub(super) stacks: Option<PathBuf>,
 }
 
 /// A checkpoint that a worker could not read.
@@ -59,6 +75,7 @@ impl RoundState {
         Self {
             number,
             attempt,
+            world: 0,
             base: 0,
             reached: 0,
             ready: false,
@@ -76,6 +93,7 @@ impl RoundState {
             damaged: None,
             progress_at: now,
             hang_check: now,
+            inquiry: None,
         }
     }
 

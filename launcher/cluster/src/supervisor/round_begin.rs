@@ -2,10 +2,10 @@
 
 use super::{
     budget::GiveUpReason,
-    effect::Effect,
+    effect::{Effect, EffectKind},
     input::{FindFailure, FoundCheckpoint},
     limits::{FIND_WAIT_MAX, NAME_BITS},
-    machine::Supervisor,
+    machine::{LogDir, Supervisor},
     phase::{LoadingStep, Phase},
     round::{RecoveryClock, RoundState},
     seating::{self, NodeIndex, PlannedSeat, SeatLimits, Slot, Taker},
@@ -121,12 +121,12 @@ impl Supervisor {
             self.go_on();
             return true;
         }
-        if !self.may_begin() || !self.workers.all_stand() {
+        if !self.has_log_dir() || !self.may_begin() || !self.workers.all_stand() {
             return false;
         }
         self.workers.settle_shares();
         if self.is_stopping() {
-            self.save_and_end();
+            self.begin_saving();
             return true;
         }
         if kept && self.workers.furthest().is_none() {
@@ -149,6 +149,26 @@ impl Supervisor {
         }
         self.begin(seats, false);
         true
+    }
+
+    /// Returns whether the directory for the logs of the next round is there. It comes before anybody is told of the round: a successor, and
+    /// a launch that comes after this one, count these directories.
+    fn has_log_dir(&mut self) -> bool {
+        let round = self.next_round;
+        match self.log_dir.filter(|dir| dir.round == round) {
+            Some(dir) => dir.made,
+            None => {
+                self.log_dir = Some(LogDir { round, made: false });
+                self.write(Effect::MakeLogDir { round });
+                false
+            }
+        }
+    }
+
+    /// Answer to `MakeLogDir`. Without the directory the round begins all the same.
+    pub(super) fn log_dir_made(&mut self, round: u64, error: Option<String>) {
+        self.log_dir.iter_mut().filter(|dir| dir.round == round).for_each(|dir| dir.made = true);
+        error.iter().for_each(|error| self.effect_failed(EffectKind::MakeLogDir, error));
     }
 
     /// Returns whether another process holds the device of a seat.
@@ -222,8 +242,12 @@ impl Supervisor {
         }
     }
 
-    /// Workers that keep the whole state save it, without a further step, and the run ends.
+    /// Workers that keep the whole state are to save it, without a further step, and the run ends.
     pub(super) fn save_and_end(&mut self) {
+        self.phase = Phase::Seating { check: self.next_check(), kept: true };
+    }
+
+    fn begin_saving(&mut self) {
         if self.runs_scripts() {
             return self.scripts_save_and_end();
         }
@@ -268,16 +292,19 @@ impl Supervisor {
         }
         // What the pages show before it begins is no progress of this round.
         let base = step.max(self.workers.pages_reached());
+        // All savers hold the state, so that others can save it without one that hangs: they need time for that.
+        let left = self.grace_left();
+        let patience = if plan.seats.len() > 1 { left / 2 } else { left };
+        self.phase = if saving { Phase::Saving { patience } } else { Phase::Starting };
         self.round = RoundState {
+            world: plan.seats.len(),
             base,
             survivors: furthest.is_some(),
             split: self.micro_batches.split(),
-            hang_check: self.now + self.settings.hang_timeout.unwrap_or_default(),
+            hang_check: self.now + self.patience().unwrap_or_default(),
             ..RoundState::new(plan.round, plan.attempt.clone(), self.now)
         };
         self.stragglers.round_began();
-        // Before anybody is told of the round: a successor, and a launch that comes after this one, count the rounds that have a directory.
-        self.write(Effect::MakeLogDir { round: plan.round.0 });
         self.assign_seats(&plan);
         self.journal_begin(&plan, furthest.or(self.record.saved()));
         for seat in &plan.seats {
@@ -286,7 +313,6 @@ impl Supervisor {
                 Taker::Kept(_) | Taker::Spare(_) => self.take_seat(seat),
             }
         }
-        self.phase = if saving { Phase::Saving } else { Phase::Starting };
     }
 
     fn round_plan(&mut self, seats: Vec<PlannedSeat>, saving: bool) -> RoundPlan {
@@ -318,6 +344,7 @@ impl Supervisor {
     /// Tells every node of the round.
     fn assign_seats(&mut self, plan: &RoundPlan) {
         let snapshot = self.snapshot();
+        self.replicated = snapshot.clone();
         let mut by_node: BTreeMap<NodeIndex, BTreeMap<WorkerId, Assignment>> =
             self.nodes.indices().map(|node| (node, BTreeMap::new())).collect();
         let common = self.assignment(plan);
@@ -462,7 +489,7 @@ impl Supervisor {
         if Some(self.record.reached) > self.record.saved() && self.record.reached > 0 {
             let shared = self.workers.seated().any(|worker| worker.seat().is_some_and(|seat| seat.share.is_some()));
             let why = if shared { words::state_not_whole() } else { words::nobody_keeps_state() };
-            self.record.lost_state = Some(why);
+            self.record.lost_state = Some(words::because(why, self.round.cause.as_deref()));
         }
     }
 }

@@ -73,7 +73,7 @@ impl Supervisor {
         for id in &seated {
             self.workers.edit(*id, |worker| worker.forgiven = true);
         }
-        let kill_after = self.stop_by.map_or(self.settings.grace, |by| by.saturating_sub(self.now));
+        let kill_after = self.grace_left();
         self.send_workers(seated, |workers| NodeCommand::Stop { workers, kill_after });
     }
 
@@ -91,12 +91,12 @@ impl Supervisor {
         for id in savers {
             self.workers.edit(id, |worker| worker.seat_mut().into_iter().for_each(|seat| seat.halted = None));
         }
-        self.phase = Phase::Saving;
+        self.phase = Phase::Saving { patience: self.grace_left() };
         self.ask_to_stop();
     }
 
     /// Returns whether scripts save before they end: each for itself, whatever becomes of the others.
     pub(super) fn scripts_save(&self) -> bool {
-        self.runs_scripts() && self.phase == Phase::Saving
+        self.runs_scripts() && matches!(self.phase, Phase::Saving { .. })
     }
 }

@@ -3,18 +3,23 @@
 use super::{
     hang::{self, HangFinding, Pulse},
     input::Time,
-    limits::{COMMIT_WAIT_MAX, FIND_WAIT_MAX, HALT_WAIT_MAX, KILLED_WAIT_MAX},
+    limits::{COMMIT_WAIT_MAX, FIND_WAIT_MAX, HALT_WAIT_MAX, KILLED_WAIT_MAX, STACKS_WAIT_MAX},
     machine::Supervisor,
     phase::Phase,
+    round::HangInquiry,
     seating::NodeIndex,
     words,
     worker_table::{Overdue, Worker, WorkerPlace},
 };
 use enn_common::{
     event::EventKind,
-    id::WorkerId,
-    wire::{control::Phase as WorkerPhase, node_agent::WorkerEvidence},
+    id::{Round, WorkerId},
+    wire::{
+        control::Phase as WorkerPhase,
+        node_agent::{NodeCommand, WorkerEvidence},
+    },
 };
+use std::{collections::BTreeSet, path::PathBuf};
 
 /// A hang is looked for this often within its limit at most.
 const HANG_CHECKS: u32 = 16;
@@ -25,6 +30,7 @@ impl Supervisor {
         self.lose_silent_nodes();
         if self.stop_by.is_some_and(|at| at <= self.now) && !self.phase.is_last() {
             self.warn(words::not_ended_in_time(self.settings.grace));
+            self.note_unsaved();
             self.kill_all();
         }
         if self.finding.is_some_and(|until| until <= self.now) {
@@ -35,6 +41,7 @@ impl Supervisor {
             self.look_for_stragglers();
             self.end_overdue();
             self.find_hang();
+            self.end_inquiry();
         }
         if self.phase_deadline().is_some_and(|at| at <= self.now) {
             self.phase_over();
@@ -44,7 +51,7 @@ impl Supervisor {
     /// Returns when the present phase is over.
     pub(super) fn phase_deadline(&self) -> Option<Time> {
         match &self.phase {
-            Phase::Starting | Phase::Running | Phase::Saving | Phase::Paused { .. } | Phase::Over => None,
+            Phase::Starting | Phase::Running | Phase::Saving { .. } | Phase::Paused { .. } | Phase::Over => None,
             Phase::TakingOver { until }
             | Phase::Loading { until, .. }
             | Phase::Regrouping { until }
@@ -95,10 +102,12 @@ impl Supervisor {
                 self.phase = Phase::Closing { workers_until: self.now + KILLED_WAIT_MAX, commits_until };
             }
             Phase::Closing { .. } => {
-                self.record.lost_state.get_or_insert_with(|| words::commit_not_answered(COMMIT_WAIT_MAX));
+                let wait = self.commit_wait();
+                let dir = &self.settings.run_dir;
+                self.record.lost_state.get_or_insert_with(|| words::commit_not_answered(dir, wait));
                 self.finish();
             }
-            Phase::Starting | Phase::Running | Phase::Saving | Phase::Paused { .. } | Phase::Over => {}
+            Phase::Starting | Phase::Running | Phase::Saving { .. } | Phase::Paused { .. } | Phase::Over => {}
         }
     }
 
@@ -121,15 +130,19 @@ impl Supervisor {
 
     /// Returns when the pages are looked at for a worker that hangs.
     pub(super) fn hang_check(&self) -> Option<Time> {
-        let limit = self.settings.hang_timeout?;
-        let watched = match self.phase {
-            Phase::Starting => true,
+        let limit = self.patience().filter(|_| self.round.inquiry.is_none())?;
+        let check = self.round.hang_check;
+        match self.phase {
+            // While the round starts a newcomer may hang though others come further.
+            Phase::Starting | Phase::Saving { .. } => Some(check),
+            Phase::Running | Phase::Regrouping { .. } if self.workers.all_ready() => {
+                Some(check.max(self.round.progress_at + limit))
+            }
             // Scripts attach, and become ready, while others work.
-            Phase::Running | Phase::Regrouping { .. } => self.workers.all_ready() || self.runs_scripts(),
+            Phase::Running | Phase::Regrouping { .. } => self.runs_scripts().then_some(check),
             Phase::TakingOver { .. }
             | Phase::Gathering { .. }
             | Phase::Loading { .. }
-            | Phase::Saving
             | Phase::Halting { .. }
             | Phase::Deciding { .. }
             | Phase::Seating { .. }
@@ -137,39 +150,89 @@ impl Supervisor {
             | Phase::Stopping { .. }
             | Phase::HandingOff { .. }
             | Phase::Closing { .. }
-            | Phase::Over => false,
-        };
-        let after_progress = self.round.progress_at + limit;
-        let check = self.round.hang_check;
-        // While the round starts a newcomer may hang though others come further.
-        let starts = self.phase == Phase::Starting || !self.workers.all_ready();
-        watched.then_some(if starts { check } else { check.max(after_progress) })
+            | Phase::Over => None,
+        }
     }
 
-    /// Takes one worker for dead when none makes progress, or when it does not become ready.
+    /// Returns how long workers have until they are killed, when they are told to stop now.
+    pub(super) fn grace_left(&self) -> Time {
+        self.stop_by.map_or(self.settings.grace, |by| by.saturating_sub(self.now))
+    }
+
+    /// Returns the time without a sign of life after which a worker is taken for dead.
+    pub(super) fn patience(&self) -> Option<Time> {
+        let limit = self.settings.hang_timeout;
+        if let Phase::Saving { patience } = self.phase { Some(limit.unwrap_or(patience).min(patience)) } else { limit }
+    }
+
+    /// Finds a worker that hangs when none makes progress, or when one does not become ready.
     fn find_hang(&mut self) {
-        let Some(limit) = self.settings.hang_timeout else { return };
         if self.hang_check().is_none_or(|at| at > self.now) {
             return;
         }
         let pulses: Vec<Pulse> = self.workers.not_standing().filter_map(|worker| self.pulse(worker)).collect();
-        let connecting = |worker: &Worker| worker.lives() && worker.connected.is_none() && worker.has_to_connect;
+        // A saver that writes is as slow as its disk.
+        let writes = matches!(self.phase, Phase::Saving { .. }) && pulses.iter().any(Pulse::writes);
+        let limit = if writes { self.settings.hang_timeout } else { self.patience() };
+        let Some(limit) = limit else {
+            self.round.hang_check = self.now + self.settings.grace;
+            return;
+        };
         // A report may be here before the page that shows the same progress.
-        let moved = self.round.progress_at + limit > self.now;
-        let all = !moved && !self.workers.not_standing().any(connecting);
-        match hang::find(&pulses, all, limit) {
+        let moving = (self.round.progress_at + limit).saturating_sub(self.now);
+        match hang::find(&pulses, moving, limit) {
             HangFinding::Hung(pulse) => {
                 self.round.hang_check = self.now + limit;
-                self.end_hung(pulse);
+                self.inquire(pulse);
             }
             HangFinding::WaitFor(wait) => self.round.hang_check = self.now + wait.max(limit / HANG_CHECKS),
         }
     }
 
-    /// Returns what the page of a worker says; `None` for one whose connection is waited for, which has a time limit of its own.
+    /// Has the nodes write what the workers of the round do, before one of them is killed because it hangs.
+    fn inquire(&mut self, hung: Pulse) {
+        let awaited: BTreeSet<NodeIndex> = self.workers.not_standing().map(|worker| worker.slot.node).collect();
+        let round = self.round.number.0;
+        let limit = STACKS_WAIT_MAX;
+        for node in &awaited {
+            self.send(*node, NodeCommand::CollectStacks { round, limit });
+        }
+        self.round.inquiry = Some(HangInquiry { hung, until: self.now + limit, awaited, stacks: None });
+    }
+
+    /// Returns when stacks are not waited for any more.
+    pub(super) fn inquiry_end(&self) -> Option<Time> {
+        self.round.inquiry.as_ref().filter(|_| self.phase.is_under_way()).map(|inquiry| inquiry.until)
+    }
+
+    /// Answer to `CollectStacks`.
+    pub(super) fn stacks_written(&mut self, node: NodeIndex, round: Round, dir: PathBuf) {
+        if let Some(inquiry) = self.round.inquiry.as_mut().filter(|_| round == self.round.number) {
+            inquiry.awaited.remove(&node);
+            inquiry.stacks = Some(dir);
+        }
+    }
+
+    /// Takes the worker that hangs for dead, once the stacks are there. A run that is to stop does not wait for them.
+    fn end_inquiry(&mut self) {
+        let Some(inquiry) = &mut self.round.inquiry else { return };
+        inquiry.awaited.retain(|node| self.nodes.get(*node).is_some());
+        if !inquiry.awaited.is_empty() && self.now < inquiry.until && self.stop.is_none() && self.giving_up.is_none() {
+            return;
+        }
+        let Some(HangInquiry { hung, stacks, .. }) = self.round.inquiry.take() else { return };
+        let hangs = self.workers.not_standing().any(|worker| worker.id == hung.worker && self.pulse(worker).is_some());
+        if hangs {
+            self.end_hung(hung, stacks);
+        }
+    }
+
+    /// Returns what the page of a worker says. One that has not connected shows no progress since its start; one that need not says nothing.
     fn pulse(&self, worker: &Worker) -> Option<Pulse> {
-        let seat = worker.seat()?;
-        worker.connected.filter(|_| worker.lives() && !worker.ending)?;
+        if worker.connected.is_none() && !worker.has_to_connect {
+            return None;
+        }
+        let seat = worker.seat().filter(|_| worker.lives() && !worker.ending)?;
         let node = worker.slot.node;
         let last_event_at = if node == NodeIndex::OWN { self.now } else { self.nodes.get(node)?.last_event_at };
         let idle = worker.idle(last_event_at, self.now);
@@ -177,10 +240,10 @@ impl Supervisor {
         Some(Pulse { worker: worker.id, phase: worker.page.phase, step: worker.page.step, idle, ready })
     }
 
-    fn end_hung(&mut self, pulse: Pulse) {
+    fn end_hung(&mut self, pulse: Pulse, stacks: Option<PathBuf>) {
         let Pulse { worker, phase, step, idle, ready } = pulse;
         let seconds = idle.as_secs_f64();
-        self.journal(EventKind::HangDetected { round: self.round.number, seconds, stacks: None });
+        self.journal(EventKind::HangDetected { round: self.round.number, seconds, stacks });
         let what = phase.words();
         let alone = !ready && !matches!(phase, WorkerPhase::Collective | WorkerPhase::Rendezvous);
         let error = if alone { words::newcomer_hangs(idle, what) } else { words::no_progress(idle, what, step) };
@@ -189,6 +252,15 @@ impl Supervisor {
         self.kill(&[worker]);
         self.workers.edit(worker, |worker| worker.ending = true);
         self.fail_living(worker);
+    }
+
+    /// The time of a run that is to stop is over: says whom the state was waited for.
+    fn note_unsaved(&mut self) {
+        if let Phase::Saving { .. } = self.phase
+            && let Some(rank) = self.workers.not_standing().find_map(Worker::rank)
+        {
+            self.record.lost_state = Some(words::not_saved_in_time(rank, self.settings.grace));
+        }
     }
 
     /// Kills the workers that did not leave the round in time.
@@ -235,17 +307,23 @@ impl Supervisor {
         }
     }
 
+    /// Returns the longest wait for commits under way since the last one came further. Who asked the run to stop does not wait longer for
+    /// a disk that hangs than for workers.
+    fn commit_wait(&self) -> Time {
+        if self.is_stopping() { self.settings.grace.min(COMMIT_WAIT_MAX) } else { COMMIT_WAIT_MAX }
+    }
+
     /// Commits under way have come further: they get their time anew.
     pub(super) fn extend_commits(&mut self) {
-        let now = self.now;
+        let until = self.now + self.commit_wait();
         if let Phase::Closing { commits_until, .. } = &mut self.phase {
-            *commits_until = now + COMMIT_WAIT_MAX;
+            *commits_until = until;
         }
     }
 
     /// Returns the phase in which all workers end, and commits under way.
     pub(super) fn closing(&self) -> Phase {
         let workers_until = self.now + KILLED_WAIT_MAX;
-        Phase::Closing { workers_until, commits_until: self.now + COMMIT_WAIT_MAX }
+        Phase::Closing { workers_until, commits_until: self.now + self.commit_wait() }
     }
 }

@@ -1,7 +1,7 @@
 //! Sentences of the supervisor: warnings, reasons, answers.
 
 use enn_common::id::Rank;
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 pub(super) fn run_ending() -> String {
     "the run is ending".into()
@@ -130,6 +130,10 @@ pub(super) fn node_lost(host: &str, reason: &str) -> String {
 
 pub(super) fn node_stuck() -> String {
     "its agent does nothing, though its connection stands".into()
+}
+
+pub(super) fn node_is_back(host: &str) -> String {
+    format!("node {host} was out of reach, and is back with its workers")
 }
 
 pub(super) fn no_member() -> String {
@@ -327,6 +331,17 @@ pub(super) fn state_not_whole() -> String {
     "the workers that are left do not keep all shares of it".into()
 }
 
-pub(super) fn commit_not_answered(limit: Duration) -> String {
-    format!("the disk did not take it within {} s", limit.as_secs())
+pub(super) fn commit_not_answered(run_dir: &Path, limit: Duration) -> String {
+    format!("the disk of {} did not take it within {:.0} s; does it hang?", run_dir.display(), limit.as_secs_f64())
+}
+
+pub(super) fn not_saved_in_time(rank: Rank, grace: Duration) -> String {
+    format!("rank {rank} kept it and did not save it within {:.0} s", grace.as_secs_f64())
+}
+
+pub(super) fn because(what: String, cause: Option<&str>) -> String {
+    match cause.and_then(|cause| cause.lines().next()) {
+        Some(cause) => format!("{what} ({cause})"),
+        None => what,
+    }
 }

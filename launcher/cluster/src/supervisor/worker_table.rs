@@ -204,7 +204,7 @@ impl Worker {
         let silent = self.page.idle + heard.saturating_sub(self.page.read_at);
         let seat = self.seat().map_or(Time::ZERO, |seat| seat.ready.unwrap_or(seat.since).max(seat.since));
         let last = seat.max(self.started).max(self.connected.unwrap_or_default());
-        silent.min(now.saturating_sub(last))
+        silent.min(heard.min(now).saturating_sub(last))
     }
 
     /// Returns what there is to classify it by, as the holder of its seat.
@@ -445,6 +445,11 @@ impl WorkerTable {
     /// Returns whether all workers with a seat have left the round; so it is when none has one.
     pub(super) fn all_stand(&self) -> bool {
         self.index.not_standing.is_empty()
+    }
+
+    /// Returns whether a worker with a seat has not connected.
+    pub(super) fn is_any_unconnected(&self) -> bool {
+        self.seated().any(|worker| worker.lives() && worker.connected.is_none())
     }
 
     /// Returns whether all workers with a seat can do steps.
