@@ -179,7 +179,7 @@ pub enum WorkerTask {
     /// state.
     Save { attempt: String },
     /// Run a program of the user's own. `source`: who has the state with which the round begins; `None`: nobody.
-    Script { source: Option<StateSource> },
+    Script { attempt: String, source: Option<StateSource> },
 }
 
 /// Where the state of training is when a round begins.

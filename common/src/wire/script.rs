@@ -91,7 +91,7 @@ impl ScriptSeat {
             local_world: seat.local_world_size,
             master_addr: seat.store_host.clone(),
             master_port: seat.store_port,
-            store_prefix: store_prefix(seat.round),
+            store_prefix: store_prefix(seat),
             source_rank: source.map(|source| source.rank),
             step: source.map_or(0, |source| source.step),
         }
@@ -101,16 +101,22 @@ impl ScriptSeat {
 /// Returns who has the state with which a script's round begins.
 pub fn state_source(seat: &Assignment) -> Option<StateSource> {
     match &seat.task {
-        WorkerTask::Script { source } => *source,
+        WorkerTask::Script { source, .. } => *source,
         WorkerTask::Train { .. } | WorkerTask::Predict { .. } | WorkerTask::Init { .. } | WorkerTask::Save { .. } => {
             None
         }
     }
 }
 
-/// Returns the prefix of the keys of a round. No round of a run has another's number.
-pub fn store_prefix(round: u64) -> String {
-    format!("enn/{round}/")
+/// Returns the prefix of the keys of a round, which no other round has, also of another leader.
+fn store_prefix(seat: &Assignment) -> String {
+    match &seat.task {
+        WorkerTask::Script { attempt, .. }
+        | WorkerTask::Train { attempt, .. }
+        | WorkerTask::Init { attempt, .. }
+        | WorkerTask::Save { attempt } => format!("enn/{attempt}/"),
+        WorkerTask::Predict { .. } => format!("enn/{}/", seat.round),
+    }
 }
 
 impl ToScript {
@@ -162,7 +168,7 @@ mod tests {
             local_world: 2,
             master_addr: "10.0.0.1".into(),
             master_port: 29500,
-            store_prefix: store_prefix(3),
+            store_prefix: "enn/3-1f/".into(),
             source_rank: Some(2),
             step: 40,
         }
@@ -193,7 +199,7 @@ mod tests {
             ToScript::Assigned(seat()),
             concat!(
                 r#"{"message":"assigned","round":3,"rank":1,"world":4,"local_rank":1,"local_world":2,"#,
-                r#""master_addr":"10.0.0.1","master_port":29500,"store_prefix":"enn/3/","source_rank":2,"step":40}"#
+                r#""master_addr":"10.0.0.1","master_port":29500,"store_prefix":"enn/3-1f/","source_rank":2,"step":40}"#
             ),
         );
         let broken = ToScript::Broken { round: 3, reason: "rank 0 ended".into() };

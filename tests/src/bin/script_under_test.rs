@@ -13,7 +13,7 @@
 
 use enn_common::wire::{
     frame::FrameBuffer,
-    script::{self, FromScript, SCRIPT_PROTOCOL, ScriptSeat, ToScript, store_prefix},
+    script::{self, FromScript, SCRIPT_PROTOCOL, ScriptSeat, ToScript},
 };
 use std::{
     fs::{self, File},
@@ -226,18 +226,18 @@ fn read_numbers(mut from: &TcpStream) -> io::Result<[u64; 2]> {
 struct Group(Vec<TcpStream>);
 
 impl Group {
-    fn join(seat: &ScriptSeat, shared: &Shared) -> io::Result<Self> {
-        let key = format!("{}root", seat.store_prefix);
+    /// Meets the others under this key.
+    fn join(seat: &ScriptSeat, key: &str, shared: &Shared) -> io::Result<Self> {
         let mut store = Store::connect(seat)?;
         let over = || io::Error::from(io::ErrorKind::ConnectionAborted);
         if seat.rank > 0 {
-            while !store.has(&key)? {
+            while !store.has(key)? {
                 if shared.is_over(seat.round) {
                     return Err(over());
                 }
                 sleep(LOOK);
             }
-            let root = TcpStream::connect((Ipv4Addr::LOCALHOST, store.get(&key)?.parse().map_err(io::Error::other)?))?;
+            let root = TcpStream::connect((Ipv4Addr::LOCALHOST, store.get(key)?.parse().map_err(io::Error::other)?))?;
             root.set_nodelay(true)?;
             shared.keep(seat.round, &root)?;
             write_numbers(&root, [seat.rank.into(), seat.round])?;
@@ -245,7 +245,7 @@ impl Group {
         }
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
-        store.set(&key, &listener.local_addr()?.port().to_string())?;
+        store.set(key, &listener.local_addr()?.port().to_string())?;
         let mut others: Vec<(u64, TcpStream)> = Vec::new();
         while others.len() + 1 < seat.world as usize {
             match listener.accept() {
@@ -312,7 +312,7 @@ impl Program {
             local_world: number("LOCAL_WORLD_SIZE").unwrap(),
             master_addr: variable("MASTER_ADDR").unwrap(),
             master_port: number("MASTER_PORT").unwrap(),
-            store_prefix: store_prefix(round),
+            store_prefix: String::new(),
             source_rank: None,
             step: 0,
         }
@@ -348,7 +348,10 @@ impl Program {
     }
 
     fn round(&mut self, seat: &ScriptSeat) -> io::Result<RoundEnd> {
-        let group = Group::join(seat, &self.shared)?;
+        // One that has not attached does not know the prefix.
+        let mixed = self.task.option("detached").is_some();
+        let prefix = if mixed { format!("{}/", seat.round) } else { seat.store_prefix.clone() };
+        let group = Group::join(seat, &format!("{prefix}root"), &self.shared)?;
         self.share_state(seat, &group)?;
         let ScriptSeat { round, rank, .. } = *seat;
         self.tell(&FromScript::Ready { round, step: self.state.step });

@@ -140,7 +140,7 @@ pub(crate) fn script_seeds() -> Vec<Vec<u8>> {
         local_world: 2,
         master_addr: "10.0.0.1".into(),
         master_port: 29500,
-        store_prefix: script::store_prefix(3),
+        store_prefix: "enn/3-1f/".into(),
         source_rank: None,
         step: 0,
     };

@@ -108,8 +108,9 @@ impl Group {
 pub(super) fn attempt_of(seat: &Assignment) -> (String, Option<PathBuf>) {
     match &seat.task {
         WorkerTask::Train { resume, attempt, .. } => (attempt.clone(), resume.clone()),
-        WorkerTask::Save { attempt } | WorkerTask::Init { attempt, .. } => (attempt.clone(), None),
-        WorkerTask::Script { .. } => (seat.round.to_string(), None),
+        WorkerTask::Save { attempt } | WorkerTask::Init { attempt, .. } | WorkerTask::Script { attempt, .. } => {
+            (attempt.clone(), None)
+        }
         WorkerTask::Predict { .. } => (String::new(), None),
     }
 }

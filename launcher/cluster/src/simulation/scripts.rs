@@ -5,13 +5,14 @@ use super::{
     faults::{Fault, PlannedFault, plan_faults},
     groups::Group,
     invariants::LeaderView,
-    processes::{Pid, Process, ProcessStep, Stage, Trap},
+    processes::{EndedBy, Pid, Process, ProcessStep, Stage, Trap},
     random::Random,
     run_plan::{RunPlan, Sharding},
     world::World,
 };
 use enn_broker::roster::ConnectionId;
 use enn_common::{
+    id::WorkerId,
     kernels::Quarantined,
     wire::{
         control::Phase,
@@ -21,6 +22,9 @@ use enn_common::{
     },
 };
 use std::time::Duration;
+
+/// Bits of a worker's name behind which the number of its leader is.
+const NAME_BITS: u32 = 20;
 
 /// What the scripts of a run do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +84,9 @@ pub(super) fn as_script(process: &Process, message: &FromWorker) -> Option<FromS
 }
 
 /// The seat of a script that reads it from its environment.
-fn seat_of(facts: SeatFacts) -> Assignment {
+fn seat_of(worker: WorkerId, facts: SeatFacts) -> Assignment {
+    // Names of workers say which leader started them.
+    let attempt = format!("{}-{}", facts.round, worker.0 >> NAME_BITS);
     Assignment {
         round: facts.round,
         rank: facts.rank,
@@ -94,7 +100,7 @@ fn seat_of(facts: SeatFacts) -> Assignment {
         run_dir: super::run_plan::RUN_DIR.into(),
         kernels: Quarantined::default(),
         split: 1,
-        task: WorkerTask::Script { source: None },
+        task: WorkerTask::Script { attempt, source: None },
     }
 }
 
@@ -105,11 +111,12 @@ impl World {
 
     /// A script that never attaches meets the others as its environment says. Without a seat there it waits for ever.
     pub(super) fn begin_detached(&mut self, pid: Pid) {
-        let facts = self.processes.get(&pid).and_then(|process| process.facts);
-        let Some(facts) = facts else { return self.enter_stage(pid, Stage::Warming, Phase::Load) };
+        let Some(process) = self.processes.get(&pid) else { return };
+        let worker = process.worker;
+        let Some(facts) = process.facts else { return self.enter_stage(pid, Stage::Warming, Phase::Load) };
         self.enter_stage(pid, Stage::Preparing, Phase::Load);
         if let Some(process) = self.processes.get_mut(&pid) {
-            process.take(Box::new(seat_of(facts)));
+            process.take(Box::new(seat_of(worker, facts)));
         }
         let delay = self.random.time(self.plan.load_time / 2, self.plan.load_time);
         self.step_later(pid, delay, ProcessStep::Prepared);
@@ -172,8 +179,13 @@ impl World {
 
     /// Whether a failure restarts all scripts: one that is there has not attached, as far as the leader knows, or has finished.
     pub(super) fn all_scripts_restart(&self, view: &LeaderView) -> bool {
-        let seated = |process: &&Process| view.seats.contains_key(&process.worker);
-        let is_apart = |process: &Process| !view.knows_connected(process.worker) || process.stage == Stage::Ending;
-        self.are_scripts() && self.processes.values().filter(seated).any(is_apart)
+        // A successor finds workers to which it gave no seats.
+        let is_seated =
+            |process: &Process| view.seats.contains_key(&process.worker) || (view.seats.is_empty() && process.alive);
+        let is_apart = |process: &Process| {
+            let has_finished = process.stage == Stage::Ending || process.ended_by == Some(EndedBy::Itself);
+            has_finished || process.connection.is_none() || !view.knows_connected(process.worker)
+        };
+        self.are_scripts() && self.processes.values().filter(|process| is_seated(process)).any(is_apart)
     }
 }

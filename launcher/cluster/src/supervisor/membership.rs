@@ -288,7 +288,7 @@ impl Supervisor {
         worker.pid = Some(living.pid);
         worker.connected = living.connected.then_some(now);
         worker.warm = living.warm;
-        worker.has_to_connect = !self.runs_scripts();
+        worker.has_to_connect = !self.runs_scripts() || living.seat.is_none();
         worker.entered = living.stateful || self.runs_scripts();
         worker.ending = living.ending;
         self.workers.add(worker);

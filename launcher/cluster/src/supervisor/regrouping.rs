@@ -115,7 +115,7 @@ impl Supervisor {
 
     /// Returns when the next spare is started; `None`: none is wanted, or the round's workers do not do steps.
     pub(super) fn next_spare(&self) -> Option<Time> {
-        let quiet = self.survivors_go_on() && self.phase == Phase::Running && !self.is_stopping();
+        let quiet = self.takes_spares() && self.phase == Phase::Running && !self.is_stopping();
         if !quiet || self.round.finished > 0 || !self.workers.all_ready() || self.spares_missing() == 0 {
             return None;
         }

@@ -367,7 +367,7 @@ impl Supervisor {
     fn assignment(&self, plan: &RoundPlan) -> Assignment {
         let attempt = plan.attempt.clone();
         let task = match &self.settings.job {
-            _ if self.runs_scripts() => WorkerTask::Script { source: self.state_source(plan) },
+            _ if self.runs_scripts() => WorkerTask::Script { attempt, source: self.state_source(plan) },
             RunJob::Train { .. } if plan.saving => WorkerTask::Save { attempt },
             RunJob::Train { staged, init, .. } => {
                 let newest = self.record.checkpoint.as_ref().map(|(_, path)| path.clone());

@@ -32,11 +32,17 @@ impl Supervisor {
         Some(words::not_attached(detached.rank()?, detached.pid))
     }
 
-    /// Returns a script of the round that has not attached, though it was there when the round began.
+    /// Returns a script of the round that has not attached, though it has started and the others do not wait for it.
     pub(super) fn detached_script(&self) -> Option<&Worker> {
         let is_detached = |worker: &&Worker| worker.connected.is_none() && !worker.has_to_connect;
-        let is_counted = |worker: &&Worker| worker.lives() && !worker.ending;
+        // One whose start was not heard of stands by for the next round: its node may be cut off.
+        let is_counted = |worker: &&Worker| worker.lives() && !worker.ending && worker.pid.is_some();
         self.workers.seated().filter(|_| self.runs_scripts()).filter(is_detached).find(is_counted)
+    }
+
+    /// Returns whether spares can be of use: the program attaches.
+    pub(super) fn takes_spares(&self) -> bool {
+        self.reforms() && (!self.runs_scripts() || self.workers.seated().all(|worker| worker.connected.is_some()))
     }
 
     /// A script ended with code 0.

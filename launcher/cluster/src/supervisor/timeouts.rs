@@ -135,9 +135,11 @@ impl Supervisor {
         match self.phase {
             // While the round starts a newcomer may hang though others come further.
             Phase::Starting | Phase::Saving { .. } => Some(check),
-            Phase::Running | Phase::Regrouping { .. } => {
-                self.workers.all_ready().then(|| check.max(self.round.progress_at + limit))
+            Phase::Running | Phase::Regrouping { .. } if self.workers.all_ready() => {
+                Some(check.max(self.round.progress_at + limit))
             }
+            // Scripts attach, and become ready, while others work.
+            Phase::Running | Phase::Regrouping { .. } => self.runs_scripts().then_some(check),
             Phase::TakingOver { .. }
             | Phase::Gathering { .. }
             | Phase::Loading { .. }

@@ -557,7 +557,10 @@ impl WorkerTable {
         let stranger = |worker: &&Worker| !worker.entered && worker.lives() && !worker.ending;
         let strangers: Vec<WorkerId> = self.seated().filter(stranger).map(|worker| worker.id).collect();
         for id in strangers {
-            self.edit(id, |worker| worker.place = WorkerPlace::Spare);
+            self.edit(id, |worker| {
+                worker.place = WorkerPlace::Spare;
+                worker.has_to_connect = true;
+            });
         }
     }
 
