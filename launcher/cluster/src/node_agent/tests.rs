@@ -670,7 +670,8 @@ fn a_run_that_is_over_ends_the_node_when_its_workers_have() {
     assert!(matches!(&effects[..], [NodeEffect::Report(NodeEvent::StartFailed { .. })]));
     node.exits(WORKER);
     let effects = node.settles(WORKER);
-    let end = [NodeEffect::FinishMembership { epoch: epoch_of(0) }, NodeEffect::End(NodeEnd::Ended(RunEnding::Finished))];
+    let end =
+        [NodeEffect::FinishMembership { epoch: epoch_of(0) }, NodeEffect::End(NodeEnd::Ended(RunEnding::Finished))];
     assert_eq!(effects[3..], end);
     assert_eq!(node.on(NodeInput::Signal(StopSignal::Interrupt)), []);
 }

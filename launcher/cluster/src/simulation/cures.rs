@@ -124,7 +124,10 @@ fn a_stop_waits_for_a_disk_that_hangs_as_long_as_for_workers() {
     let mut world = run(plan(2), vec![at(10, hung.clone()), at(11, stop())]);
     assert_eq!(end(&world), &RunEnd::Stopped(StopSignal::Terminate));
     let said = unsaved(&world).unwrap_or_default().to_owned();
-    assert!(said.contains("the disk of /runs/r did not take it within 10 s") && said.contains("the state after step"), "{said}");
+    assert!(
+        said.contains("the disk of /runs/r did not take it within 10 s") && said.contains("the state after step"),
+        "{said}"
+    );
     check_time(&mut world, 50 * SECOND);
     // Training has ended by itself, and nobody is in a hurry until the user is.
     let mut world = run(plan(2), vec![at(20, hung), at(60, Fault::Request(Request::Stop {})), at(61, stop())]);

@@ -470,7 +470,8 @@ impl World {
     pub(super) fn check_replicated(&mut self, id: u64, leader: &Leader) {
         let phase = leader.supervisor.phase_name();
         let view = self.view(id);
-        let lasts = matches!(phase, "TakingOver" | "Gathering" | "HandingOff" | "Closing" | "Over") || view.fenced || view.over;
+        let lasts =
+            matches!(phase, "TakingOver" | "Gathering" | "HandingOff" | "Closing" | "Over") || view.fenced || view.over;
         let Some(sent) = view.newest_sent.clone().filter(|_| !lasts && view.inventoried.len() > 1) else { return };
         let known = leader.supervisor.snapshot();
         let newest = RunSnapshot { epoch: sent.epoch, requests: sent.requests, ..known.clone() };

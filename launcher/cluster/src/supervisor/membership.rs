@@ -218,8 +218,10 @@ impl Supervisor {
     /// Takes the workers of a node back that was out of reach, if nothing has followed from its loss yet. Where all are back, nothing failed.
     fn take_back(&mut self, node: NodeIndex, inventory: &Inventory) {
         let is_open = matches!(self.phase, Phase::Halting { .. } | Phase::Deciding { .. }) && self.reforms();
-        let left = |living: &LivingWorker| living.seat.filter(|seat| seat.halted.is_some()).map(|seat| Round(seat.round));
-        let stood = |living: &&LivingWorker| living.stateful && !living.ending && left(living) == Some(self.round.number);
+        let left =
+            |living: &LivingWorker| living.seat.filter(|seat| seat.halted.is_some()).map(|seat| Round(seat.round));
+        let stood =
+            |living: &&LivingWorker| living.stateful && !living.ending && left(living) == Some(self.round.number);
         let is_new = |living: &&LivingWorker| is_open && self.workers.get(living.worker).is_none();
         let back: Vec<LivingWorker> = inventory.living.iter().filter(stood).filter(is_new).cloned().collect();
         for living in &back {
