@@ -39,8 +39,8 @@ FAULTS = {
     ),
     "the journal written after the commit": (
         f"{CLUSTER}/supervisor/machine.rs",
-        "        self.act_on_ledger();\n        effects.append(&mut self.out);\n    }\n\n    /// Returns the time of the next `Tick`",
-        "        self.act_on_ledger();\n        effects.append(&mut self.out);\n"
+        "        self.replicate();\n        effects.append(&mut self.out);\n    }\n\n    /// Returns the time of the next `Tick`",
+        "        self.replicate();\n        effects.append(&mut self.out);\n"
         "        effects.sort_by_key(|effect| matches!(effect, Effect::Journal(_)));\n    }\n\n    /// Returns the time of the next `Tick`",
     ),
     "no deadline for KILL": (
@@ -65,6 +65,21 @@ FAULTS = {
         "if self.has_begun() { self.nodes.unaware(requests) } else { BTreeSet::new() };",
         "if self.has_begun() && requests == u64::MAX { self.nodes.unaware(requests) } else { BTreeSet::new() };",
     ),
+    "what a successor must know not replicated": (
+        f"{CLUSTER}/supervisor/machine.rs",
+        "        self.replicate();\n",
+        "        if self.stop.is_some() {\n            self.replicate();\n        }\n",
+    ),
+    "a round told of before it has a directory for logs": (
+        f"{CLUSTER}/supervisor/round_begin.rs",
+        "Some(dir) => dir.made,",
+        "Some(_) => true,",
+    ),
+    "a fenced leader that journals": (
+        f"{CLUSTER}/supervisor/machine.rs",
+        "        self.write(Effect::Journal(what));",
+        "        self.out.push(Effect::Journal(what));",
+    ),
     "a message of an old round accepted": (
         f"{CLUSTER}/supervisor/worker_messages.rs",
         "let is_now = said_in == Some(self.round.number);",
@@ -72,9 +87,9 @@ FAULTS = {
     ),
     "Halting without a deadline": (
         f"{CLUSTER}/supervisor/timeouts.rs",
-        "            Phase::Starting | Phase::Running | Phase::Saving | Phase::Paused { .. } | Phase::Over => None,\n"
+        "            Phase::Starting | Phase::Running | Phase::Saving { .. } | Phase::Paused { .. } | Phase::Over => None,\n"
         "            Phase::TakingOver { until }",
-        "            Phase::Starting\n            | Phase::Running\n            | Phase::Saving\n            | Phase::Paused { .. }\n"
+        "            Phase::Starting\n            | Phase::Running\n            | Phase::Saving { .. }\n            | Phase::Paused { .. }\n"
         "            | Phase::Halting { .. }\n            | Phase::Over => None,\n            Phase::TakingOver { until }",
     ),
 }

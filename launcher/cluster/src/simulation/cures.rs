@@ -87,7 +87,7 @@ fn a_worker_that_never_connects_is_found_by_the_hang_timeout() {
     let trap = Fault::Trap(TrapPoint::BeforeConnected, Trap::Hang(Hang::Whole));
     let mut world = run(plan(2), vec![at(6, trap), at(6, Fault::KillWorker(1))]);
     assert_eq!(end(&world), &RunEnd::Finished);
-    check_time(&mut world, 55 * SECOND);
+    check_time(&mut world, 77 * SECOND);
 }
 
 #[test]

@@ -352,17 +352,13 @@ impl Supervisor {
     }
 
     /// Sends the other nodes what the next leader has to know, if it is new.
-    fn replicate(&mut self) {
-        let epoch = self.replicated.epoch;
-        let requests = self.replicated.requests;
-        if !self.has_begun()
-            || (RunSnapshot { epoch, requests, ..self.snapshot() } == self.replicated
-                && requests == self.requests_handled)
-        {
+    pub(super) fn replicate(&mut self) {
+        let newest = RunSnapshot { epoch: self.replicated.epoch, ..self.snapshot() };
+        if !self.has_begun() || newest == self.replicated {
             return;
         }
         // Of two snapshots the one with more requests is newer.
-        self.requests_handled = self.requests_handled.max(requests + 1);
+        self.requests_handled = self.requests_handled.max(self.replicated.requests + 1);
         self.replicated = self.snapshot();
         let snapshot = self.replicated.clone();
         let send = |node| {

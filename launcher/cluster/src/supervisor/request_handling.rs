@@ -91,9 +91,10 @@ impl Supervisor {
         }
     }
 
-    /// Something was asked for. Nodes that may take over hear of it before it is answered.
+    /// Something was asked for. Nodes that may take over hear of it before any worker does, and before it is answered.
     pub(super) fn request_handled(&mut self) {
         self.requests_handled += 1;
+        self.replicate();
     }
 
     fn stop_for(&mut self, signal: StopSignal, asked_by: &str) -> String {

@@ -3,7 +3,7 @@
 use super::{
     hang::{self, HangFinding, Pulse},
     input::Time,
-    limits::{COMMIT_WAIT_MAX, FIND_WAIT_MAX, HALT_WAIT_MAX, KILLED_WAIT_MAX, STACKS_WAIT_MAX},
+    limits::{COMMIT_WAIT_MAX, CONNECT_WAIT_MIN, FIND_WAIT_MAX, HALT_WAIT_MAX, KILLED_WAIT_MAX, STACKS_WAIT_MAX},
     machine::Supervisor,
     phase::Phase,
     round::HangInquiry,
@@ -235,7 +235,12 @@ impl Supervisor {
         let seat = worker.seat().filter(|_| worker.lives() && !worker.ending)?;
         let node = worker.slot.node;
         let last_event_at = if node == NodeIndex::OWN { self.now } else { self.nodes.get(node)?.last_event_at };
-        let idle = worker.idle(last_event_at, self.now);
+        let mut idle = worker.idle(last_event_at, self.now);
+        if worker.connected.is_none() {
+            // It loads libraries, perhaps from a slow disk: that takes its time however short the limit for steps is.
+            let limit = self.patience().unwrap_or_default();
+            idle = idle.saturating_sub(CONNECT_WAIT_MIN.saturating_sub(limit));
+        }
         let ready = seat.ready.is_some();
         Some(Pulse { worker: worker.id, phase: worker.page.phase, step: worker.page.step, idle, ready })
     }
