@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};
 
 /// Version that all nodes of a run must share.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 /// First bytes of a node's connection.
 pub const PREFIX: [u8; 3] = *b"ENN";
 /// Limit on the bytes that an unauthenticated peer may send.
@@ -37,14 +37,12 @@ pub enum ToHost {
     Join(Box<NodeDescription>),
     /// No worker of the last round lives here any more; the node wants to be in the next.
     Ready,
-    /// A worker of the node failed.
-    Failed { round: u64, failure: Box<Failure> },
     /// All workers of the node exited 0.
     Finished { round: u64 },
     /// The node was asked to stop.
     Leave { why: String },
-    /// The node lives; the last round it was told of, and how long ago a worker of it last made progress.
-    Alive { round: Option<u64>, idle: Duration },
+    /// The node lives; the last round it was told of.
+    Alive { round: Option<u64> },
     /// The node heard nothing of the host for too long and looks for another one: it is not dead, but gone from here.
     Abandon,
     /// Message of the program that the nodes run together; the rendezvous does not read it.
@@ -133,7 +131,6 @@ pub struct LastRound {
 pub struct Roster {
     /// Number of the round, from 0.
     pub round: u64,
-    pub restarts: u32,
     pub members: Members,
     pub host_rank: u32,
     /// Members that take over when the host dies, in this order; a bounded number.
@@ -253,12 +250,12 @@ mod tests {
 
     /// A change here is a change of protocol.
     #[test]
-    fn golden_bytes_of_protocol_4() {
-        assert_eq!(PROTOCOL, 4);
+    fn golden_bytes_of_protocol_5() {
+        assert_eq!(PROTOCOL, 5);
         let golden: [(ToHost, &[u8]); 3] = [
             (ToHost::Ready, &[1, 0, 0, 0, 3]),
-            (ToHost::Finished { round: 300 }, &[4, 0, 0, 0, 5, 251, 44, 1]),
-            (ToHost::Leave { why: "x".into() }, &[3, 0, 0, 0, 6, 1, b'x']),
+            (ToHost::Finished { round: 300 }, &[4, 0, 0, 0, 4, 251, 44, 1]),
+            (ToHost::Leave { why: "x".into() }, &[3, 0, 0, 0, 5, 1, b'x']),
         ];
         for (message, bytes) in golden {
             let mut out = Vec::new();

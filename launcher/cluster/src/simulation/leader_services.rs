@@ -85,7 +85,7 @@ impl World {
         let supervisor = Supervisor::new(settings, KernelBook::default());
         self.install_leader(id, supervisor, Epoch(0));
         self.disk.lock = Some(id);
-        if !self.plan.several_nodes() {
+        if !self.plan.meets() {
             let epoch = Epoch(1);
             if let Some(agent) = self.agents.get_mut(&id) {
                 agent.epoch = Some(epoch);
@@ -260,6 +260,15 @@ impl World {
             Effect::FinishMembership { epoch } => {
                 self.on_membership(id, |membership, now| membership.finished(now, epoch.0.saturating_sub(1)));
             }
+            Effect::EndMembershipRound { epoch, end, number, wait } => {
+                self.end_membership_round(id, epoch, end, (number, wait));
+            }
+            Effect::EndMembership(end) => self.on_membership(id, |membership, now| membership.close_run(now, end)),
+            Effect::CountStoreClients => {
+                let delay = self.random.up_to_ms(5);
+                let input = Input::StoreClients { seen: 0 };
+                self.at(now + delay, Event::Leader { agent: id, input: Box::new(input) });
+            }
             Effect::AcquireRunDir => self.try_lock(id, now + LOCK_WAIT_MAX),
             Effect::CloseControl => {
                 let leader = self.agents.get_mut(&id).and_then(|agent| agent.leader.as_mut());
@@ -291,7 +300,9 @@ impl World {
         if self.disk.lock == Some(id) {
             self.disk.lock = None;
         }
-        self.at(now + FAREWELL, Event::AgentExits(id));
+        if !self.plan.programs {
+            self.at(now + FAREWELL, Event::AgentExits(id));
+        }
     }
 
     /// Gets the lock of the run directory, or tries again.

@@ -2,8 +2,9 @@
 
 use super::random::Random;
 use crate::{
+    node_agent::settings::ProgramSettings,
     rendezvous::{self, NodeId},
-    supervisor::settings::{RunJob, SupervisorSettings},
+    supervisor::settings::{Contract, RunJob, SupervisorSettings},
 };
 use enn_common::config::train::Recovery;
 use std::time::Duration;
@@ -71,6 +72,8 @@ pub(super) struct RunPlan {
     /// Time of a write to the shared disk.
     pub(super) disk_time: Duration,
     pub(super) pages_period: Duration,
+    /// The workers are any programs.
+    pub(super) programs: bool,
 }
 
 impl RunPlan {
@@ -116,6 +119,7 @@ impl RunPlan {
             link_delay_ms: random.pick(&[1, 5, 30]),
             disk_time: random.time(Duration::from_millis(5), Duration::from_millis(300)),
             pages_period: Duration::from_millis(500),
+            programs: false,
         }
     }
 
@@ -148,6 +152,22 @@ impl RunPlan {
         self.nodes > 1
     }
 
+    /// Whether nodes meet in a membership; that of programs has a store in any case.
+    pub(super) fn meets(&self) -> bool {
+        self.several_nodes() || self.programs
+    }
+
+    /// Settings of a node that runs programs.
+    pub(super) fn program_settings(&self) -> Option<ProgramSettings> {
+        self.programs.then(|| ProgramSettings {
+            grace: self.grace,
+            restarts_max: self.max_restarts,
+            leave_background: false,
+            awaits_fork_server: false,
+            watches_progress: self.hang_timeout.is_some(),
+        })
+    }
+
     /// Settings of the membership for the node of this host.
     pub(super) fn membership(&self, host: &str) -> rendezvous::Settings {
         rendezvous::Settings {
@@ -158,8 +178,7 @@ impl RunPlan {
             restarts_max: self.max_restarts,
             join_timeout: Duration::from_secs(60),
             last_call: Duration::from_secs(3),
-            retry_early: true,
-            store_kept: true,
+            store_kept: !self.programs,
             role: "train".to_owned(),
             ..rendezvous::settings_for_tests()
         }
@@ -168,6 +187,7 @@ impl RunPlan {
     /// Settings of the supervisor of this node.
     pub(super) fn supervisor(&self, own: NodeId, host: &str, launch: String) -> SupervisorSettings {
         SupervisorSettings {
+            contract: if self.programs { Contract::Env } else { Contract::Broker },
             own,
             host: host.to_owned(),
             several_nodes: self.several_nodes(),
@@ -175,8 +195,11 @@ impl RunPlan {
             nodes_max: self.nodes_max,
             workers_min: self.workers_min,
             workers: self.workers,
-            on_failure: self.on_failure,
+            on_failure: if self.programs { Recovery::Restart } else { self.on_failure },
             max_restarts: self.max_restarts,
+            restart_window: None,
+            backoff: Duration::ZERO,
+            retry_early: false,
             spares: self.spares,
             evict_stragglers: self.evict_stragglers,
             straggler_window: Duration::from_secs(5),

@@ -10,13 +10,15 @@ use std::time::Duration;
 
 /// Seeds in a profile without optimisation, and in another one.
 const SEEDS: (u64, u64) = (100, 2000);
+/// Every so many seeds one is a run of programs.
+const PROGRAMS_PERIOD: u64 = 4;
 /// Lines of a trace that are printed.
 const TRACE_LINES: usize = 150;
 
 /// The run and the faults of a seed.
 fn of_seed(seed: u64) -> (RunPlan, Vec<PlannedFault>) {
     let mut random = Random::new(seed);
-    let plan = RunPlan::of(&mut random);
+    let plan = RunPlan { programs: seed % PROGRAMS_PERIOD == 0, ..RunPlan::of(&mut random) };
     let mut faults = plan_faults(&mut random, &plan);
     let last = faults.iter().map(|planned| planned.at + planned.fault.time()).max().unwrap_or_default();
     faults.push(PlannedFault { at: last + Duration::from_secs(20), fault: Fault::Relief });

@@ -4,9 +4,19 @@ use crate::rendezvous::NodeId;
 use enn_common::config::train::{Precision, Recovery};
 use std::{path::PathBuf, time::Duration};
 
+/// How workers learn of their seats and say what they do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Contract {
+    /// Workers of ours: they connect to the broker of their node, and a control page shows what they do.
+    Broker,
+    /// Any program that reads torchrun's environment: it is heard of by its output, its files and its end.
+    Env,
+}
+
 /// Settings of a run.
 #[derive(Debug, Clone)]
 pub struct SupervisorSettings {
+    pub contract: Contract,
     /// Node agent of the leader itself.
     pub own: NodeId,
     /// Host of the leader.
@@ -24,6 +34,12 @@ pub struct SupervisorSettings {
     pub on_failure: Recovery,
     /// Failures that are recovered from: without progress between them under `Reform`, in all under `Restart`.
     pub max_restarts: u32,
+    /// Time within which the restarts of programs are counted; `None`: over the whole run.
+    pub restart_window: Option<Duration>,
+    /// Wait before the first restart of programs, doubled with each further one.
+    pub backoff: Duration,
+    /// Programs whose start failed twice in the same way are started again.
+    pub retry_early: bool,
     /// Spares of each node; only under `Reform`.
     pub spares: u32,
     /// A worker that the others wait for loses its seat to a warm spare.
@@ -82,4 +98,6 @@ pub enum RunJob {
     },
     /// Write initial weights for data of this meta.json.
     Init { meta: PathBuf },
+    /// Run a program, of which the supervisor knows nothing.
+    Program,
 }

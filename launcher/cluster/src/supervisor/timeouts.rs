@@ -121,6 +121,9 @@ impl Supervisor {
 
     /// Returns when the pages are looked at for a worker that hangs.
     pub(super) fn hang_check(&self) -> Option<Time> {
+        if self.runs_programs() {
+            return self.group_hangs_at();
+        }
         let limit = self.settings.hang_timeout?;
         let watched = match self.phase {
             Phase::Starting => true,
@@ -146,6 +149,9 @@ impl Supervisor {
 
     /// Takes one worker for dead when none makes progress, or when it does not become ready.
     fn find_hang(&mut self) {
+        if self.runs_programs() {
+            return self.find_group_hang();
+        }
         let Some(limit) = self.settings.hang_timeout else { return };
         if self.hang_check().is_none_or(|at| at > self.now) {
             return;
