@@ -24,8 +24,13 @@ BUILD_SECONDS_MAX = 1800
 FAULTS = {
     "no epoch check": (
         f"{CLUSTER}/node_agent/state.rs",
-        "if self.leader.is_some_and(|leader| epoch >= leader.since) {",
-        "if self.leader.is_some() || epoch.0 > 0 {",
+        "if self.leader.is_some_and(|leader| epoch.is_of_leader(leader.since)) {",
+        "if self.leader.is_some() || epoch.number > 0 {",
+    ),
+    "an epoch that does not name its leader": (
+        "common/src/wire/node_agent.rs",
+        "self.leader == since.leader && self.number >= since.number",
+        "self.number >= since.number",
     ),
     "a commit that lacks one shard": (
         f"{CLUSTER}/supervisor/checkpoint_ledger.rs",

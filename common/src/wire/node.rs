@@ -23,7 +23,7 @@ pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
 pub const PROOF_BYTES: usize = 32;
 
 /// One agent process; random, so that two agents of one host differ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct NodeId(pub u64);
 
 /// From a node to the host of the rendezvous.
@@ -133,6 +133,8 @@ pub struct Roster {
     pub round: u64,
     pub members: Members,
     pub host_rank: u32,
+    /// Agent that hosts the rendezvous.
+    pub host: NodeId,
     /// Members that take over when the host dies, in this order; a bounded number.
     pub successors: Vec<Successor>,
 }

@@ -1,17 +1,33 @@
 //! Languages between the supervisor of a run, which decides, and its node agents, which own the processes of their nodes.
 //!
 //! The supervisor runs on the leader and sends commands; every node agent, the leader's own included, sends events. Each command
-//! travels in the epoch of its leader, and a node agent drops commands of an older epoch. Messages of one node stay in order. Add a
+//! travels in the epoch of its leader, and a node agent drops commands of an older epoch and of another leader. Messages of one node stay in order. Add a
 //! variant at the end; bump [`super::node::PROTOCOL`] when one changes.
 
-use super::message::{Assignment, FromWorker, Standby, ToWorker};
+use super::{
+    message::{Assignment, FromWorker, Standby, ToWorker},
+    node::NodeId,
+};
 use crate::{checkpoint::table::ShardTable, failure::Failure, id::WorkerId};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-/// Number of a membership of the run's nodes: it rises with each one, also when another node leads.
+/// Name of a membership of the run's nodes.
+///
+/// The number rises with each membership, also when another node leads. A leader that is cut off and its successor may use the same
+/// number, so that the leader is part of the name. Its agent has a random name, also when it starts again on the same host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-pub struct Epoch(pub u64);
+pub struct Epoch {
+    pub number: u64,
+    pub leader: NodeId,
+}
+
+impl Epoch {
+    /// Returns whether a message of this epoch belongs to the leader that was found in the epoch `since`.
+    pub fn is_of_leader(self, since: Self) -> bool {
+        self.leader == since.leader && self.number >= since.number
+    }
+}
 
 /// Command from the supervisor to a node agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -189,7 +205,8 @@ impl StopSignal {
     }
 }
 
-/// Everything that a successor of the leader must know. The newest one has the most requests, then the highest round.
+/// Everything that a successor of the leader must know. The newest one is that of the last leader, of its last membership, with the most
+/// requests, then with the highest round.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RunSnapshot {
     /// Epoch of the leader that wrote it.
@@ -228,7 +245,8 @@ pub struct RunSnapshot {
 impl RunSnapshot {
     /// Returns whether this snapshot knows more than `other`.
     pub fn is_newer_than(&self, other: &Self) -> bool {
-        (self.epoch, self.requests, self.round) > (other.epoch, other.requests, other.round)
+        let order = |one: &Self| (one.term, one.epoch, one.requests, one.round);
+        order(self) > order(other)
     }
 }
 
@@ -373,10 +391,25 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let release = NodeCommand::ReleaseSnapshot { worker: WorkerId(7), ticket: 3 };
-        assert_eq!(bytes(&(Epoch(9), release)), [4, 0, 0, 0, 9, 11, 7, 3]);
+        let epoch = Epoch { number: 9, leader: NodeId(5) };
+        assert_eq!(bytes(&(epoch, release)), [5, 0, 0, 0, 9, 5, 11, 7, 3]);
         let flag = NodeCommand::SetFlag { workers: vec![WorkerId(1)], flag: WorkerFlag::Regroup, on: true };
         assert_eq!(bytes(&flag), [5, 0, 0, 0, 4, 1, 1, 1, 1]);
         assert_eq!(bytes(&NodeEvent::SnapshotAcked { requests: 9 }), [2, 0, 0, 0, 15, 9]);
         assert_eq!(bytes(&NodeEvent::Started { worker: WorkerId(2), pid: 5 }), [3, 0, 0, 0, 2, 2, 5]);
+    }
+
+    #[test]
+    fn an_epoch_names_its_leader_and_a_successor_knows_more_than_a_leader_that_is_cut_off() {
+        let epoch = |number, leader| Epoch { number, leader: NodeId(leader) };
+        assert_ne!(epoch(4, 1), epoch(4, 2));
+        assert!(epoch(4, 1).is_of_leader(epoch(4, 1)) && epoch(5, 1).is_of_leader(epoch(4, 1)));
+        assert!(!epoch(3, 1).is_of_leader(epoch(4, 1)) && !epoch(5, 2).is_of_leader(epoch(4, 1)));
+        let snapshot = |term, epoch, requests| RunSnapshot { term, epoch, requests, ..RunSnapshot::default() };
+        let successor = snapshot(1, epoch(4, 1), 0);
+        for cut_off in [snapshot(0, epoch(4, 2), 9), snapshot(0, epoch(6, 2), 0)] {
+            assert!(successor.is_newer_than(&cut_off) && !cut_off.is_newer_than(&successor));
+        }
+        assert!(snapshot(1, epoch(4, 1), 1).is_newer_than(&successor));
     }
 }

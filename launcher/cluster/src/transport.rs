@@ -3,7 +3,7 @@
 //!
 //! A message is a frame with the epoch in which it was sent and what it says.
 
-use crate::rendezvous::{NodeId, Rendezvous, RoundEnd};
+use crate::rendezvous::{NodeId, Rendezvous, RoundEnd, RoundPlan};
 use enn_common::wire::{
     frame::{self, FrameBuffer},
     node_agent::{Epoch, NodeCommand, NodeEvent},
@@ -11,19 +11,24 @@ use enn_common::wire::{
 use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
 
-/// Returns the epoch of a round of the membership service; no membership has the epoch 0.
-pub(crate) fn epoch_of(round: u64) -> Epoch {
-    Epoch(round.saturating_add(1))
+/// Returns the epoch of a round of the membership service; no membership has the number 0.
+pub(crate) fn epoch_of(plan: &RoundPlan) -> Epoch {
+    Epoch { number: plan.round.saturating_add(1), leader: plan.host }
+}
+
+/// Returns the round of the membership service that has this epoch.
+pub(crate) fn round_of(epoch: Epoch) -> u64 {
+    epoch.number.saturating_sub(1)
 }
 
 /// Tells the membership service that the work of this node in the membership `epoch` is done.
 pub(crate) fn finish_membership(rendezvous: &Rendezvous, epoch: Epoch) {
-    rendezvous.finished(epoch.0.saturating_sub(1));
+    rendezvous.finished(round_of(epoch));
 }
 
 /// Tells the membership service that the round of the membership `epoch` is over, and that another one follows as restart `number`.
 pub(crate) fn end_membership_round(rendezvous: &Rendezvous, epoch: Epoch, end: RoundEnd, number: u32, wait: Duration) {
-    rendezvous.end_round(epoch.0.saturating_sub(1), end, number, wait);
+    rendezvous.end_round(round_of(epoch), end, number, wait);
 }
 
 /// Sends a command to another node. A message that cannot arrive is a node lost, which the membership tells.
@@ -74,13 +79,14 @@ mod tests {
     #[test]
     fn a_message_carries_its_epoch_and_nothing_else_is_understood() {
         let command = NodeCommand::ReleaseSnapshot { worker: WorkerId(7), ticket: 3 };
-        let mut bytes = encode(Epoch(9), &command).unwrap();
-        assert_eq!(decode(&bytes), Some((Epoch(9), command)));
+        let epoch = Epoch { number: 9, leader: NodeId(3) };
+        let mut bytes = encode(epoch, &command).unwrap();
+        assert_eq!(decode(&bytes), Some((epoch, command)));
         assert_eq!(decode::<NodeCommand>(&bytes[..bytes.len() - 1]), None);
         bytes.push(0);
         assert_eq!(decode::<NodeCommand>(&bytes), None);
         assert_eq!(decode::<NodeCommand>(&[2, 0, 0, 0, 255, 255]), None);
         let event = NodeEvent::Progress(Vec::new());
-        assert_eq!(decode(&encode(Epoch(1), &event).unwrap()), Some((Epoch(1), event)));
+        assert_eq!(decode(&encode(epoch, &event).unwrap()), Some((epoch, event)));
     }
 }

@@ -16,12 +16,15 @@ use super::{
     settings::ProgramSettings,
     worker_records::WorkerRecords,
 };
-use crate::rendezvous::{Member, RoundEnd, RoundPlan, RunEnd};
+use crate::{
+    rendezvous::{Member, RoundEnd, RoundPlan, RunEnd},
+    transport,
+};
 use enn_common::{
     event::{EventKind, NodeBrief},
     failure::Failure,
     id::{LocalRank, Rank, Round, WorkerId},
-    wire::node_agent::{NodeEvent, WorkerExit},
+    wire::node_agent::{Epoch, NodeEvent, WorkerExit},
 };
 use nix::sys::signal::Signal;
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
@@ -73,8 +76,9 @@ pub(super) struct ProgramGroup {
     /// Round that waits for the fork server.
     loading: Option<Box<ProgramRound>>,
     is_fork_server_ready: bool,
-    /// Number of the round that began last.
+    /// Number of the round that began last, and its membership.
     round: u64,
+    epoch: Epoch,
     workers: BTreeMap<WorkerId, GroupWorker>,
     phase: GroupPhase,
     /// The end of the round that began last is known.
@@ -99,6 +103,7 @@ impl ProgramGroup {
             planned: None,
             loading: None,
             round: 0,
+            epoch: Epoch::default(),
             workers: BTreeMap::new(),
             phase: GroupPhase::Joining,
             is_round_over: true,
@@ -117,9 +122,9 @@ impl ProgramGroup {
         self.settings.watches_progress
     }
 
-    /// Returns the number of the round that began last.
-    pub(super) fn round(&self) -> u64 {
-        self.round
+    /// Returns the membership in which the last round began.
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
     /// Returns when something is due.
@@ -148,6 +153,7 @@ impl ProgramGroup {
     ) {
         let is_wanted = self.phase == GroupPhase::Joining && self.stopped_by.is_none() && self.end.is_none();
         let Some(plan) = self.planned.take_if(|plan| is_wanted && plan.round == round) else { return };
+        self.epoch = transport::epoch_of(&plan);
         let ranks = Ranks::of_node(&plan);
         let world_size = ranks.first().map_or(0, |ranks| ranks.world);
         let brief = |member: &Member| NodeBrief { host: member.host.clone(), workers: member.local_world };

@@ -6,7 +6,7 @@ use super::{
     report::EffectList,
     state::{NodeState, RunKnowledge},
 };
-use crate::{rendezvous::RoundEnd, transport};
+use crate::rendezvous::RoundEnd;
 use enn_common::{
     event::EventKind,
     id::WorkerId,
@@ -46,7 +46,7 @@ impl NodeState {
             }
             NodeInput::Waiting { reason } => list.push(NodeEffect::Journal(EventKind::Waiting { reason })),
             NodeInput::Command { epoch, command } => {
-                if self.leader.is_some_and(|leader| epoch >= leader.since) {
+                if self.leader.is_some_and(|leader| epoch.is_of_leader(leader.since)) {
                     self.on_program_command(now, command, list);
                 }
             }
@@ -140,7 +140,7 @@ impl NodeState {
         if let Some(group) = &mut self.group
             && group.is_done()
         {
-            list.push(NodeEffect::FinishMembership { epoch: transport::epoch_of(group.round()) });
+            list.push(NodeEffect::FinishMembership { epoch: group.epoch() });
         }
     }
 }

@@ -46,6 +46,7 @@ impl Ranks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rendezvous::NodeId;
 
     fn member(host: &str, local_world: u32, role: &str) -> Member {
         Member { host: host.into(), local_world, role: role.into() }
@@ -55,6 +56,7 @@ mod tests {
     fn ranks_are_blocks_in_node_order_and_roles_count_their_own() {
         let members = vec![member("a", 2, "trainer"), member("b", 3, "reader"), member("c", 1, "trainer")];
         let plan = |node_rank| RoundPlan {
+            host: NodeId(0),
             nodes: Vec::new(),
             round: 0,
             node_rank,

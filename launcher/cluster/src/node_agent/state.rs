@@ -2,7 +2,7 @@
 //!
 //! **Its own rules:** a lost leader ends the round at once, and the node waits for the next one; a node that is fenced, out of the
 //! membership or asked to stop twice kills its workers; SIGTERM is followed by SIGKILL, and a process that survives that is reported and
-//! not waited for; commands of a leader before this one are void; a node that was asked to stop leaves when nobody leads for long.
+//! not waited for; commands of another leader are void; a node that was asked to stop leaves when nobody leads for long.
 
 use super::{
     effect::{NodeEffect, NodeEnd},
@@ -34,7 +34,7 @@ const LEADERLESS_STOP_MAX: Duration = Duration::from_secs(20);
 /// Leader that can be reached.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeaderLink {
-    /// Epoch in which it was found first. The leaders before it have older ones.
+    /// Epoch in which it was found first.
     pub(super) since: Epoch,
     /// Newest epoch of its memberships.
     epoch: Epoch,
@@ -207,7 +207,7 @@ impl NodeState {
             NodeInput::Waiting { reason } => self.journal(EventKind::Waiting { reason }, list),
             NodeInput::Command { epoch, command } => {
                 // Commands of a leader that is gone are void.
-                if self.leader.is_some_and(|leader| epoch >= leader.since) {
+                if self.leader.is_some_and(|leader| epoch.is_of_leader(leader.since)) {
                     self.on_command(now, command, list);
                 }
             }
@@ -247,7 +247,8 @@ impl NodeState {
 
     /// A leader is there, in a new membership of this node.
     pub(super) fn leader_found(&mut self, now: Duration, epoch: Epoch, list: &mut EffectList<'_>) {
-        let since = self.leader.map_or(epoch, |leader| leader.since);
+        let known = self.leader.filter(|leader| epoch.is_of_leader(leader.since));
+        let since = known.map_or(epoch, |leader| leader.since);
         self.leader = Some(LeaderLink { since, epoch });
         self.membership = Some(epoch);
         self.leave_at = None;
@@ -496,6 +497,8 @@ impl NodeState {
                 self.workers.set_connected(worker, false);
                 list.report(NodeEvent::Disconnected { worker, error });
             }
+            // The shell has noted it on the control page.
+            BrokerEvent::Progressed { .. } => {}
             BrokerEvent::Refused { error } => list.report(NodeEvent::Refused { reason: error }),
             BrokerEvent::Synced { token } => {
                 if let Ok(worker) = u32::try_from(token) {

@@ -45,7 +45,7 @@ impl Node {
     /// A follower whose leader said which run it is.
     fn in_run() -> Self {
         let mut node = Self::new(false);
-        node.on(NodeInput::LeaderFound { epoch: Epoch(0) });
+        node.on(NodeInput::LeaderFound { epoch: epoch_of(0) });
         node.command(NodeCommand::JoinRun(Box::new(facts())));
         node.on(NodeInput::RunSeen(Ok(())));
         node
@@ -70,7 +70,7 @@ impl Node {
     }
 
     fn command(&mut self, command: NodeCommand) -> Vec<NodeEffect> {
-        self.on(NodeInput::Command { epoch: Epoch(self.epoch), command })
+        self.on(NodeInput::Command { epoch: epoch_of(self.epoch), command })
     }
 
     fn start(&mut self, worker: WorkerId) {
@@ -114,12 +114,17 @@ impl Node {
     /// A leader of this epoch is there; what the node tells it about itself.
     fn finds_leader(&mut self, epoch: u64) -> Inventory {
         self.epoch = epoch;
-        let effects = self.on(NodeInput::LeaderFound { epoch: Epoch(epoch) });
+        let effects = self.on(NodeInput::LeaderFound { epoch: epoch_of(epoch) });
         match effects.as_slice() {
             [NodeEffect::Report(NodeEvent::Inventory(inventory)), ..] => (**inventory).clone(),
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// An epoch of the only leader.
+fn epoch_of(number: u64) -> Epoch {
+    Epoch { number, leader: NodeId(1) }
 }
 
 fn facts() -> RunFacts {
@@ -174,7 +179,7 @@ fn ready() -> FromWorker {
 #[test]
 fn a_worker_is_started_when_the_node_sees_the_run() {
     let mut node = Node::new(false);
-    node.on(NodeInput::LeaderFound { epoch: Epoch(0) });
+    node.on(NodeInput::LeaderFound { epoch: epoch_of(0) });
     assert_eq!(node.command(NodeCommand::JoinRun(Box::new(facts()))), [NodeEffect::LookAtRun(facts())]);
     let start = |worker| NodeCommand::Start { worker, seat: None, standby: None, logs: "/logs".into() };
     assert_eq!(node.command(start(WORKER)), []);
@@ -195,7 +200,7 @@ fn a_worker_is_started_when_the_node_sees_the_run() {
 #[test]
 fn a_node_that_does_not_see_the_run_says_why_and_ends() {
     let mut node = Node::new(false);
-    node.on(NodeInput::LeaderFound { epoch: Epoch(0) });
+    node.on(NodeInput::LeaderFound { epoch: epoch_of(0) });
     node.command(NodeCommand::JoinRun(Box::new(facts())));
     let effects = node.on(NodeInput::RunSeen(Err("/run/run.json: not found".into())));
     let [NodeEffect::Report(NodeEvent::Unfit { reason }), NodeEffect::Journal(EventKind::GaveUp { .. }), end] =
@@ -271,7 +276,7 @@ fn term_is_followed_by_kill_and_kill_by_a_report() {
     // A leader that has not heard of it does, and nobody waits for it.
     node.loses_leader();
     node.epoch = 2;
-    assert!(node.on(NodeInput::LeaderFound { epoch: Epoch(2) }).contains(&unkillable));
+    assert!(node.on(NodeInput::LeaderFound { epoch: epoch_of(2) }).contains(&unkillable));
     let over = node.command(NodeCommand::EndRun(RunEnding::Finished));
     assert_eq!(over.last(), Some(&NodeEffect::End(NodeEnd::Ended(RunEnding::Finished))));
 }
@@ -336,21 +341,24 @@ fn a_drained_leader_that_leaves_ends_no_round() {
 }
 
 #[test]
-fn commands_of_an_older_leader_are_dropped() {
+fn commands_of_another_leader_are_dropped() {
     let mut node = Node::at_work();
     let end = |round| NodeCommand::EndRound { round, reason: "x".into() };
     // A command that this leader sent before it knew of the next membership counts.
     node.on(NodeInput::MembershipReopened);
-    node.on(NodeInput::LeaderFound { epoch: Epoch(4) });
+    node.on(NodeInput::LeaderFound { epoch: epoch_of(4) });
     assert_eq!(node.command(end(2)), []);
     assert_eq!(node.command(end(3)), [NodeEffect::EndRound { reason: "x".into() }]);
     assert_eq!(node.command(end(3)), []);
     node.loses_leader();
-    node.on(NodeInput::LeaderFound { epoch: Epoch(5) });
+    node.on(NodeInput::LeaderFound { epoch: epoch_of(5) });
     let flag = NodeCommand::SetFlag { workers: vec![WORKER, WorkerId(99)], flag: WorkerFlag::Stop, on: true };
-    assert_eq!(node.on(NodeInput::Command { epoch: Epoch(4), command: flag.clone() }), []);
+    assert_eq!(node.on(NodeInput::Command { epoch: epoch_of(4), command: flag.clone() }), []);
     let set = NodeEffect::SetFlag { worker: WORKER, flag: WorkerFlag::Stop, on: true };
-    assert_eq!(node.on(NodeInput::Command { epoch: Epoch(5), command: flag }), [set]);
+    // A leader that was cut off may have used the number of its successor.
+    let cut_off = Epoch { leader: NodeId(9), ..epoch_of(5) };
+    assert_eq!(node.on(NodeInput::Command { epoch: cut_off, command: flag.clone() }), []);
+    assert_eq!(node.on(NodeInput::Command { epoch: epoch_of(5), command: flag }), [set]);
 }
 
 #[test]
@@ -524,17 +532,17 @@ fn a_node_takes_over_with_its_newest_snapshot_and_its_workers() {
     node.says(FromWorker::Halted { round: 3, step: 9, kept: true });
     node.on(NodeInput::Signal(StopSignal::Terminate));
     let members = vec![NodeId(1), NodeId(2)];
-    let effects = node.on(NodeInput::BecameLeader { epoch: Epoch(6), members: members.clone() });
+    let effects = node.on(NodeInput::BecameLeader { epoch: epoch_of(6), members: members.clone() });
     let stop = Some(StopSignal::Terminate);
     let snapshot = Box::new(RunSnapshot { round: 3, stop, ..RunSnapshot::default() });
-    assert_eq!(effects[0], NodeEffect::Lead { epoch: Epoch(6), members: members.clone(), snapshot, facts: facts() });
+    assert_eq!(effects[0], NodeEffect::Lead { epoch: epoch_of(6), members: members.clone(), snapshot, facts: facts() });
     let NodeEffect::Report(NodeEvent::Inventory(inventory)) = &effects[1] else { panic!("{effects:?}") };
     assert_eq!(inventory.living[0].seat.unwrap().halted, Some(9));
     assert!(node.state.is_leading());
     // From now on it is the leader's own: it looks at nothing, and the supervisor writes the journal.
     node.epoch = 6;
     assert_eq!(node.command(NodeCommand::JoinRun(Box::new(RunFacts { config: "new".into(), ..facts() }))), []);
-    let again = node.on(NodeInput::BecameLeader { epoch: Epoch(7), members });
+    let again = node.on(NodeInput::BecameLeader { epoch: epoch_of(7), members });
     assert!(matches!(&again[..], [NodeEffect::Report(NodeEvent::Inventory(_))]), "{again:?}");
     assert_eq!(node.on(NodeInput::MembershipReopened), []);
     assert_eq!(node.on(NodeInput::Waiting { reason: "x".into() }), []);
@@ -545,7 +553,7 @@ fn a_node_takes_over_with_its_newest_snapshot_and_its_workers() {
 fn a_node_that_had_not_heard_what_the_run_is_cannot_take_over() {
     let mut node = Node::in_run();
     node.loses_leader();
-    let effects = node.on(NodeInput::BecameLeader { epoch: Epoch(6), members: vec![NodeId(1)] });
+    let effects = node.on(NodeInput::BecameLeader { epoch: epoch_of(6), members: vec![NodeId(1)] });
     let reason = "the leader of the run is gone, and this node had not heard what the run is";
     assert_eq!(effects.last(), Some(&NodeEffect::End(NodeEnd::Failed(reason.into()))));
 }
@@ -663,7 +671,8 @@ fn a_run_that_is_over_ends_the_node_when_its_workers_have() {
     assert!(matches!(&effects[..], [NodeEffect::Report(NodeEvent::StartFailed { .. })]));
     node.exits(WORKER);
     let effects = node.settles(WORKER);
-    let end = [NodeEffect::FinishMembership { epoch: Epoch(0) }, NodeEffect::End(NodeEnd::Ended(RunEnding::Finished))];
+    let end =
+        [NodeEffect::FinishMembership { epoch: epoch_of(0) }, NodeEffect::End(NodeEnd::Ended(RunEnding::Finished))];
     assert_eq!(effects[3..], end);
     assert_eq!(node.on(NodeInput::Signal(StopSignal::Interrupt)), []);
 }
@@ -682,5 +691,5 @@ fn a_node_that_is_about_to_end_takes_part_in_nothing_more() {
     node.on(NodeInput::Fault { reason: "no descriptors are left".into() });
     assert_eq!(node.on(NodeInput::MembershipReopened), []);
     let unfit = NodeEffect::Report(NodeEvent::Unfit { reason: "no descriptors are left".into() });
-    assert_eq!(node.on(NodeInput::LeaderFound { epoch: Epoch(1) }), [unfit]);
+    assert_eq!(node.on(NodeInput::LeaderFound { epoch: epoch_of(1) }), [unfit]);
 }

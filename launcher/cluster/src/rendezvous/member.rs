@@ -436,13 +436,14 @@ impl Member {
             return;
         };
         let round = roster.round;
+        let host = roster.host;
         self.host_rank = Some(roster.host_rank);
         self.roster = Some(roster);
         self.rank = node_rank;
         self.running = true;
         self.ready = false;
         let master = self.shared.store();
-        self.tell(News::Round(RoundPlan { round, node_rank, members, master, nodes }));
+        self.tell(News::Round(RoundPlan { round, node_rank, members, master, host, nodes }));
         let now = self.shared.now();
         self.say(now, ToHost::Alive { round: Some(round) });
     }

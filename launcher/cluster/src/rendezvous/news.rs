@@ -14,6 +14,8 @@ pub struct RoundPlan {
     pub members: Vec<Member>,
     /// Where the workers meet: host and port of the store as this node reaches it.
     pub master: (String, u16),
+    /// Agent that hosts the rendezvous.
+    pub host: NodeId,
     /// All nodes by rank, where this one hosts the rendezvous; else nobody.
     pub nodes: Vec<NodeId>,
 }

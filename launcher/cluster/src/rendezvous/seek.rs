@@ -296,7 +296,7 @@ pub(crate) enum Fate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use enn_common::wire::node::{Members, StandbyEndpoint, Successor};
+    use enn_common::wire::node::{Members, NodeId, StandbyEndpoint, Successor};
 
     const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -304,7 +304,7 @@ mod tests {
         let successor =
             |rank: &u32| Successor { node_rank: *rank, at: StandbyEndpoint { host: format!("n{rank}"), port: 1 } };
         let successors = ranks.iter().map(successor).collect();
-        Roster { round: 0, members: Members::default(), host_rank: 0, successors }
+        Roster { round: 0, members: Members::default(), host_rank: 0, host: NodeId(0), successors }
     }
 
     /// A search of rank 2 after the host, rank 0, was lost.

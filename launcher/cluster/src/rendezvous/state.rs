@@ -504,6 +504,7 @@ impl State {
         Roster {
             round: self.rounds,
             members: Members::pack(cards().map(|card| (&*card.host, card.local_world, &*card.role))),
+            host: self.host,
             host_rank: (0u32..).zip(ids).find(|(_, id)| **id == self.host).map_or(0, |(rank, _)| rank),
             successors: heirs,
         }

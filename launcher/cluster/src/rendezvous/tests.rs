@@ -486,7 +486,7 @@ impl Fake {
     fn begin(&mut self, members: u32, node_rank: u32, successors: Vec<Successor>) {
         let names: Vec<String> = (0..members).map(|n| format!("n{n}")).collect();
         let members = Members::pack(names.iter().map(|name| (name.as_str(), 1, "default")));
-        self.send(&FromHost::Roster(Box::new(Roster { round: 4, members, host_rank: 0, successors })));
+        self.send(&FromHost::Roster(Box::new(Roster { round: 4, members, host_rank: 0, host: NodeId(0), successors })));
         self.send(&FromHost::Begin { node_rank });
     }
 }

@@ -20,13 +20,14 @@ use crate::{
         simulated::{Action, LinkId, Membership, Packet},
     },
     supervisor::{MembershipEnd, input::Input},
+    transport,
 };
 use enn_broker::RoundPlan;
 use enn_common::{
     id::{Round, WorkerId},
     wire::{
         message::StagedShard,
-        node_agent::{Epoch, NodeCommand, WriteFailure},
+        node_agent::{Epoch, NodeCommand, SeatFacts, WriteFailure},
     },
 };
 use std::{
@@ -174,11 +175,11 @@ impl World {
         }
     }
 
-    /// Whether a command comes from a leader that this node has given up for another one.
+    /// What a leader that this node has given up for another one commands; `None` where its own leader does.
     fn stale_command(&self, id: u64, input: &NodeInput) -> Option<String> {
         let NodeInput::Command { epoch, command } = input else { return None };
         let agent = self.agents.get(&id)?;
-        (agent.link_epoch.is_none_or(|newest| *epoch < newest)).then(|| format!("{command:?}"))
+        (agent.link_epoch.is_none_or(|since| !epoch.is_of_leader(since))).then(|| format!("{command:?}"))
     }
 
     /// Feeds an input when what is under way is done.
@@ -225,7 +226,7 @@ impl World {
                 let effects = agent.broker.roster.expect(worker, standby);
                 self.apply_roster(id, effects);
             }
-            NodeEffect::Spawn { worker, .. } => self.spawn(id, worker),
+            NodeEffect::Spawn { worker, seat, .. } => self.spawn(id, worker, seat),
             NodeEffect::Signal { worker, signal } => self.agent_signalled(id, worker, signal),
             NodeEffect::SetFlag { worker, flag, on } => {
                 if let Some(pid) = self.pid_of(id, worker) {
@@ -267,7 +268,7 @@ impl World {
                 self.on_membership(id, |membership, now| membership.leave(now, why));
             }
             NodeEffect::FinishMembership { epoch } => {
-                self.on_membership(id, |membership, now| membership.finished(now, epoch.0.saturating_sub(1)));
+                self.on_membership(id, |membership, now| membership.finished(now, transport::round_of(epoch)));
             }
             NodeEffect::Lead { epoch, members, snapshot, .. } => self.next_leader(id, epoch, members, *snapshot),
             NodeEffect::End(end) => self.node_ended(id, end),
@@ -277,7 +278,7 @@ impl World {
         }
     }
 
-    fn on_roster(
+    pub(super) fn on_roster(
         &mut self,
         id: u64,
         change: impl FnOnce(&mut enn_broker::roster::Roster) -> Vec<enn_broker::roster::Effect>,
@@ -310,7 +311,7 @@ impl World {
         }
     }
 
-    fn spawn(&mut self, id: u64, worker: WorkerId) {
+    fn spawn(&mut self, id: u64, worker: WorkerId, facts: Option<SeatFacts>) {
         let now = self.now;
         let Some(agent) = self.agents.get(&id) else { return };
         let machine = agent.machine;
@@ -321,7 +322,10 @@ impl World {
         } else {
             self.last_pid += 1;
             let pid = self.last_pid;
-            self.start_process(Process::new(pid, worker, machine, id, now));
+            let facts = facts.filter(|_| self.are_scripts());
+            let mut process = Process::new(pid, worker, machine, id, now);
+            process.facts = facts;
+            self.start_process(process);
             self.agents.get_mut(&id).into_iter().for_each(|agent| _ = agent.workers.insert(worker, pid));
             NodeInput::Spawned { worker, pid }
         };
@@ -467,7 +471,7 @@ impl World {
             News::Waiting(reason) if leads => self.feed_leader(id, Input::Waiting { reason }),
             News::Waiting(reason) => self.feed_node(id, NodeInput::Waiting { reason }),
             News::Round(plan) => {
-                let epoch = Epoch(plan.round + 1);
+                let epoch = transport::epoch_of(&plan);
                 agent.epoch = Some(epoch);
                 agent.link_epoch.get_or_insert(epoch);
                 self.membership_formed(id, epoch, &plan.nodes);
@@ -512,11 +516,11 @@ impl World {
         let Some(agent) = self.agents.get_mut(&id) else { return };
         let open = self.network.get_mut(link).is_some_and(|link| !link.ends(id).0.closed);
         match frame {
-            // A leader that was given up may still be heard: its commands are of an older epoch.
+            // A leader that was given up may still be heard.
             Frame::Packet(packet) if !open => {
                 if let Packet::Command(epoch, command) = *packet
                     && agent.membership.host_link().is_some()
-                    && agent.link_epoch.is_some_and(|newest| epoch < newest)
+                    && agent.link_epoch.is_some_and(|since| !epoch.is_of_leader(since))
                 {
                     self.feed_node(id, NodeInput::Command { epoch, command });
                 }

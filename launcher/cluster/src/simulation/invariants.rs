@@ -81,7 +81,7 @@ struct SeenRequest {
 
 /// What one leader was told and did.
 #[derive(Debug, Default)]
-struct LeaderView {
+pub(super) struct LeaderView {
     /// Membership that it was told of last.
     epoch: Option<Epoch>,
     inventoried: BTreeSet<NodeId>,
@@ -89,7 +89,7 @@ struct LeaderView {
     last_worker: Option<WorkerId>,
     round: Option<u64>,
     /// Seats of the present round.
-    seats: BTreeMap<WorkerId, (NodeId, Assignment)>,
+    pub(super) seats: BTreeMap<WorkerId, (NodeId, Assignment)>,
     /// Whether `RoundStarted` was written for it.
     started: bool,
     ended_rounds: BTreeSet<u64>,
@@ -222,12 +222,11 @@ impl World {
         self.observer.leaders_of_epoch.insert(epoch, id);
     }
 
-    /// A leader had an effect on another node, or on disk: no other one has in the same epoch. A leader that is cut off may form a
-    /// membership of which nobody else hears; its number is then used again.
+    /// A leader had an effect on another node, or on disk: no other one has in the same epoch.
     pub(super) fn leader_felt(&mut self, id: u64, epoch: Epoch) {
         let other = *self.observer.felt_leaders.entry(epoch).or_insert(id);
         if other != id {
-            self.violation("1", format!("n{id} and n{other} both lead epoch {}", epoch.0));
+            self.violation("1", format!("n{id} and n{other} both lead {epoch:?}"));
         }
     }
 
@@ -618,7 +617,7 @@ impl World {
 
     /// A round begins with the whole state that stands, if one does.
     fn check_kept(&mut self, id: u64, round: u64) {
-        if self.plan.on_failure == Recovery::Restart {
+        if self.plan.on_failure == Recovery::Restart || self.plan.scripts.is_some_and(|scripts| scripts.detached) {
             return;
         }
         let view = &self.observer.views[&id];
@@ -674,6 +673,7 @@ impl World {
             || view.fenced
             || view.over
             || self.plan.on_failure == Recovery::Restart
+            || self.all_scripts_restart(view)
             || !view.inventoried.contains(&NodeId(process.agent))
             || process.seat().is_some_and(|seat| view.round.is_some_and(|round| seat.round + 1 < round));
         let known = view.inventoried.clone();
@@ -899,6 +899,9 @@ impl World {
     fn check_saved(&mut self, id: u64, outcome: &RunOutcome) {
         use crate::supervisor::effect::RunEnd;
         if self.plan.programs || outcome.unsaved.is_some() || self.view(id).fenced || self.disk.lock != Some(id) {
+            return;
+        }
+        if self.are_scripts() && outcome.end != RunEnd::Finished {
             return;
         }
         let saved = self.disk.furthest;

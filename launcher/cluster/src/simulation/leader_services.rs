@@ -10,6 +10,7 @@ use crate::{
         effect::{Effect, RequestId, RunOutcome},
         input::{CommitFailure, CommittedCheckpoint, FoundCheckpoint, Input},
     },
+    transport,
 };
 use enn_common::{
     kernels::KernelBook,
@@ -83,10 +84,10 @@ impl World {
         let Some(agent) = self.agents.get(&id) else { return };
         let settings = self.plan.supervisor(NodeId(id), &agent.host, format!("{id:x}"));
         let supervisor = Supervisor::new(settings, KernelBook::default());
-        self.install_leader(id, supervisor, Epoch(0));
+        self.install_leader(id, supervisor, Epoch { number: 0, leader: NodeId(id) });
         self.disk.lock = Some(id);
         if !self.plan.meets() {
-            let epoch = Epoch(1);
+            let epoch = Epoch { number: 1, leader: NodeId(id) };
             if let Some(agent) = self.agents.get_mut(&id) {
                 agent.epoch = Some(epoch);
                 agent.link_epoch = Some(epoch);
@@ -103,7 +104,7 @@ impl World {
         let Some(agent) = self.agents.get(&id) else { return };
         let mut settings = self.plan.supervisor(NodeId(id), &agent.host, format!("{id:x}"));
         settings.first_round = self.disk.log_dirs.last().map_or(0, |last| last + 1);
-        self.trace(|| format!("n{id} leads epoch {} from {snapshot:?}", epoch.0));
+        self.trace(|| format!("n{id} leads epoch {} from {snapshot:?}", epoch.number));
         self.lead_taken(id, &snapshot);
         let supervisor = Supervisor::take_over(settings, KernelBook::default(), snapshot);
         self.install_leader(id, supervisor, epoch);
@@ -258,7 +259,7 @@ impl World {
             }
             Effect::RejoinMembership => self.on_membership(id, |membership, now| membership.join(now)),
             Effect::FinishMembership { epoch } => {
-                self.on_membership(id, |membership, now| membership.finished(now, epoch.0.saturating_sub(1)));
+                self.on_membership(id, |membership, now| membership.finished(now, transport::round_of(epoch)));
             }
             Effect::EndMembershipRound { epoch, end, number, wait } => {
                 self.end_membership_round(id, epoch, end, (number, wait));
@@ -283,7 +284,7 @@ impl World {
     fn hand_off(&mut self, id: u64, snapshot: RunSnapshot) {
         let now = self.now;
         let Some(agent) = self.agents.get(&id) else { return };
-        let epoch = agent.leader.as_ref().map_or(Epoch(0), |leader| leader.epoch);
+        let epoch = agent.leader.as_ref().map(|leader| leader.epoch).unwrap_or_default();
         for node in agent.membership.guests() {
             self.send_command(id, node, epoch, NodeCommand::ReplicateSnapshot(Box::new(snapshot.clone())));
         }

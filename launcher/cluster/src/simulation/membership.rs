@@ -594,13 +594,14 @@ impl Membership {
     fn begin(&mut self, now: Time, roster: Arc<Roster>, node_rank: u32, nodes: Vec<NodeId>) {
         let Some(members) = roster.members.unpack() else { return };
         let round = roster.round;
+        let host = roster.host;
         self.host_rank = Some(roster.host_rank);
         self.roster = Some(roster);
         self.rank = node_rank;
         self.running = true;
         self.ready = false;
         let master = address(self.host);
-        self.tell(News::Round(RoundPlan { round, node_rank, members, master, nodes }));
+        self.tell(News::Round(RoundPlan { round, node_rank, members, master, host, nodes }));
         if matches!(self.seat, Seat::Guest(_)) {
             self.say(now, ToHost::Alive { round: Some(round) });
         } else if let Seat::Host(hosting) = &mut self.seat {

@@ -12,6 +12,7 @@ use crate::{
     },
     rendezvous::{News, NodeId, simulated::Action},
     supervisor::input::Input,
+    transport,
 };
 use enn_common::{
     failure::Failure,
@@ -178,7 +179,7 @@ impl World {
         end: enn_common::wire::node::RoundEnd,
         restart: (u32, Duration),
     ) {
-        let round = epoch.0.saturating_sub(1);
+        let round = transport::round_of(epoch);
         self.on_membership(id, |membership, now| membership.close_round(now, round, end, restart.0, restart.1));
     }
 

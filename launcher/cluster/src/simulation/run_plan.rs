@@ -1,6 +1,6 @@
 //! The run that a seed stands for: its nodes, its settings, and what its workers do.
 
-use super::random::Random;
+use super::{random::Random, scripts::ScriptPlan};
 use crate::{
     node_agent::settings::ProgramSettings,
     rendezvous::{self, NodeId},
@@ -54,6 +54,8 @@ pub(super) struct RunPlan {
     pub(super) on_failure: Recovery,
     pub(super) max_restarts: u32,
     pub(super) evict_stragglers: bool,
+    /// The workers are scripts.
+    pub(super) scripts: Option<ScriptPlan>,
     pub(super) hang_timeout: Option<Duration>,
     pub(super) grace: Duration,
     pub(super) sharding: Sharding,
@@ -106,6 +108,7 @@ impl RunPlan {
             on_failure,
             max_restarts: u32::try_from(random.pick(&[0, 1, 2, 3, 3, 5])).unwrap_or(3),
             evict_stragglers: random.one_in(2),
+            scripts: None,
             hang_timeout,
             grace: random.time(low, high),
             sharding,
@@ -157,6 +160,15 @@ impl RunPlan {
         self.several_nodes() || self.programs
     }
 
+    /// How workers learn of their seats.
+    fn contract(&self) -> Contract {
+        match (self.programs, self.scripts.is_some()) {
+            (true, _) => Contract::Env,
+            (false, true) => Contract::Script,
+            (false, false) => Contract::Broker,
+        }
+    }
+
     /// Settings of a node that runs programs.
     pub(super) fn program_settings(&self) -> Option<ProgramSettings> {
         self.programs.then(|| ProgramSettings {
@@ -187,7 +199,7 @@ impl RunPlan {
     /// Settings of the supervisor of this node.
     pub(super) fn supervisor(&self, own: NodeId, host: &str, launch: String) -> SupervisorSettings {
         SupervisorSettings {
-            contract: if self.programs { Contract::Env } else { Contract::Broker },
+            contract: self.contract(),
             own,
             host: host.to_owned(),
             several_nodes: self.several_nodes(),

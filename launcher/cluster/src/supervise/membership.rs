@@ -51,7 +51,7 @@ impl OwnerLoop<'_> {
             News::Letter { from, bytes } if self.hosts => {
                 // A node speaks to the leader that it has found: not to one before.
                 if let Some((epoch, event)) = transport::decode::<NodeEvent>(&bytes)
-                    && epoch >= self.leads_since
+                    && epoch.is_of_leader(self.leads_since)
                 {
                     self.to_leader.push(Input::Node { node: from, event });
                 }
@@ -81,7 +81,7 @@ impl OwnerLoop<'_> {
 
     /// The nodes agreed on the members. The members are listed where this node hosts the service.
     fn on_membership(&mut self, plan: RoundPlan) {
-        let epoch = transport::epoch_of(plan.round);
+        let epoch = transport::epoch_of(&plan);
         if self.programs.is_some() {
             self.to_node.push(NodeInput::RoundPlanned(Box::new(plan.clone())));
         }

@@ -21,7 +21,7 @@ pub use crate::{
         CompleteCheckpoint,
         effect::{PredictedChunk, RunEnd, RunOutcome},
         input::{CommittedCheckpoint, FoundCheckpoint},
-        settings::RunJob,
+        settings::{Contract, RunJob},
     },
 };
 pub use enn_common::wire::node_agent::{RunEnding, RunFacts, StopSignal};
@@ -55,7 +55,7 @@ use std::{
 /// Name of the only node.
 const ONLY_NODE: NodeId = NodeId(0);
 /// Epoch of the only membership of a run on one node.
-const ONLY_EPOCH: Epoch = Epoch(1);
+const ONLY_EPOCH: Epoch = Epoch { number: 1, leader: ONLY_NODE };
 
 /// Starts the process that ends all workers when this one is killed. Call it before anything is opened that it must not inherit.
 ///

@@ -146,7 +146,7 @@ impl<'a> OwnerLoop<'a> {
             prepared: Inbox::new()?,
             to_node: Vec::new(),
             to_leader: Vec::new(),
-            leads_since: Epoch::default(),
+            leads_since: Epoch { number: 0, leader: own },
             outcome_to: None,
             node_end: None,
             gave_up: false,

@@ -52,6 +52,7 @@ mod requests;
 mod round;
 mod round_begin;
 mod round_end;
+mod scripts;
 mod seating;
 pub mod settings;
 mod state_shares;

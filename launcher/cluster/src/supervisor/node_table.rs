@@ -316,10 +316,14 @@ pub(super) struct LostNode {
 mod tests {
     use super::*;
 
+    fn epoch_of(number: u64) -> Epoch {
+        Epoch { number, leader: NodeId(1) }
+    }
+
     fn inventory(epoch: u64) -> Inventory {
         let host = "n2".to_owned();
         Inventory {
-            epoch: Epoch(epoch),
+            epoch: epoch_of(epoch),
             host,
             workers: 1,
             workers_max: 1,
@@ -335,7 +339,7 @@ mod tests {
         let mut nodes = NodeTable::new(NodeId(1));
         assert_eq!(nodes.silence_check(limit), None);
         let at = Duration::from_secs;
-        nodes.formed(Epoch(4), &[NodeId(1), NodeId(2)], at(1));
+        nodes.formed(epoch_of(4), &[NodeId(1), NodeId(2)], at(1));
         assert_eq!(nodes.welcome(NodeId(3), &inventory(4), at(1)), Welcome::Stray);
         assert_eq!(nodes.welcome(NodeId(2), &inventory(3), at(1)), Welcome::Stray);
         assert!(nodes.is_awaiting() && !nodes.is_settled());

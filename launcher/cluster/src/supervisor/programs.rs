@@ -16,7 +16,7 @@ use super::{
     settings::Contract,
     worker_table::{Seat, Worker, WorkerPlace, slot},
 };
-use crate::rendezvous::NodeId;
+use crate::{rendezvous::NodeId, transport};
 use enn_common::{
     failure::Failure,
     id::{Rank, Round, WorkerId},
@@ -56,7 +56,7 @@ impl Supervisor {
     pub(super) fn runs_programs(&self) -> bool {
         match self.settings.contract {
             Contract::Env => true,
-            Contract::Broker => false,
+            Contract::Broker | Contract::Script => false,
         }
     }
 
@@ -104,9 +104,9 @@ impl Supervisor {
     }
 
     fn begin_group(&mut self, epoch: Epoch) {
-        let round = Round(epoch.0.saturating_sub(1));
+        let round = Round(transport::round_of(epoch));
         // Names of workers that another leader started need not be known: they are those of other rounds.
-        self.term = u32::try_from(epoch.0 % (1 << TERM_BITS)).unwrap_or_default();
+        self.term = u32::try_from(epoch.number % (1 << TERM_BITS)).unwrap_or_default();
         self.next_name = 0;
         self.record.rounds += 1;
         self.round = RoundState::new(round, String::new(), self.now);

@@ -9,6 +9,9 @@ use std::{path::PathBuf, time::Duration};
 pub enum Contract {
     /// Workers of ours: they connect to the broker of their node, and a control page shows what they do.
     Broker,
+    /// Any program. One that attaches to the broker of its node can leave a round and join another one; exit code 0 says that its work
+    /// is done.
+    Script,
     /// Any program that reads torchrun's environment: it is heard of by its output, its files and its end.
     Env,
 }

@@ -157,7 +157,7 @@ impl Supervisor {
             return;
         }
         let pulses: Vec<Pulse> = self.workers.not_standing().filter_map(|worker| self.pulse(worker)).collect();
-        let connecting = |worker: &Worker| worker.lives() && worker.connected.is_none();
+        let connecting = |worker: &Worker| worker.lives() && worker.connected.is_none() && worker.has_to_connect;
         // A report may be here before the page that shows the same progress.
         let moved = self.round.progress_at + limit > self.now;
         let all = !moved && !self.workers.not_standing().any(connecting);

@@ -5,9 +5,16 @@ use crate::{
     node_agent::{input::NodeInput, settings::NodeSettings, state::NodeState},
     rendezvous::NodeId,
 };
-use enn_common::wire::node_agent::{Epoch, NodeCommand, RunSnapshot, WorkerEvidence, WorkerProgress};
+use enn_common::wire::node_agent::{NodeCommand, RunSnapshot, WorkerEvidence, WorkerProgress};
 
 const GRACE: Duration = Duration::from_secs(30);
+
+/// Agent that leads.
+const LEADER: NodeId = NodeId(1);
+
+fn epoch_of(number: u64) -> Epoch {
+    Epoch { number, leader: LEADER }
+}
 
 fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -55,8 +62,9 @@ impl Rig {
     fn begin(&mut self, round: u64) -> Vec<NodeEffect> {
         let member = |host: &str| Member { host: host.into(), local_world: 2, role: "default".into() };
         let members = vec![member("n0"), member("n1")];
-        let plan = RoundPlan { round, node_rank: 1, members, master: ("n0".into(), 29400), nodes: Vec::new() };
-        let epoch = Epoch(round + 1);
+        let plan =
+            RoundPlan { round, node_rank: 1, members, master: ("n0".into(), 29400), host: LEADER, nodes: Vec::new() };
+        let epoch = epoch_of(round + 1);
         assert_eq!(self.acts(NodeInput::RoundPlanned(Box::new(plan))), []);
         assert_eq!(self.acts(NodeInput::LeaderFound { epoch }), []);
         self.acts(NodeInput::Command { epoch, command: begin_group(round) })
@@ -97,7 +105,7 @@ fn worker(round: u64, number: u32) -> WorkerId {
 
 fn begin_group(round: u64) -> NodeCommand {
     let workers = vec![worker(round, 0), worker(round, 1)];
-    let snapshot = Box::new(RunSnapshot { epoch: Epoch(round + 1), ..RunSnapshot::default() });
+    let snapshot = Box::new(RunSnapshot { epoch: epoch_of(round + 1), ..RunSnapshot::default() });
     NodeCommand::BeginGroup { round, restarts: 1, workers, snapshot }
 }
 
@@ -186,7 +194,7 @@ fn a_node_that_is_done_waits_for_the_others_and_its_background_lives_on() {
     let mut rig = Rig::new(false, false);
     rig.run(0);
     assert_eq!(rig.exits(0, 0, Some(0)), []);
-    assert_eq!(rig.exits(0, 1, Some(0)), [NodeEffect::FinishMembership { epoch: Epoch(1) }]);
+    assert_eq!(rig.exits(0, 1, Some(0)), [NodeEffect::FinishMembership { epoch: epoch_of(1) }]);
     let effects = rig.acts(NodeInput::GroupOver(RunEnd::Finished));
     assert_eq!(effects[0], NodeEffect::ClearGroup { keep_background: true });
     assert_eq!(ended(&effects).map(|end| (end.end.clone(), end.rounds)), Some((RunEnd::Finished, 1)));
@@ -215,11 +223,18 @@ fn the_round_waits_for_the_fork_server_and_a_round_that_is_over_does_not_begin()
     assert_eq!(rig.acts(NodeInput::RoundEnded(waits.clone())), [CLEAR, NodeEffect::RejoinMembership]);
     assert_eq!(rig.acts(NodeInput::ForkServer { is_loading: false }), []);
     // The membership ended it before the leader began it.
-    let plan = RoundPlan { round: 1, node_rank: 0, members: Vec::new(), master: ("n0".into(), 1), nodes: Vec::new() };
+    let plan = RoundPlan {
+        round: 1,
+        node_rank: 0,
+        members: Vec::new(),
+        master: ("n0".into(), 1),
+        host: LEADER,
+        nodes: Vec::new(),
+    };
     rig.on(NodeInput::RoundPlanned(Box::new(plan)));
-    rig.on(NodeInput::LeaderFound { epoch: Epoch(2) });
+    rig.on(NodeInput::LeaderFound { epoch: epoch_of(2) });
     assert_eq!(rig.acts(NodeInput::RoundEnded(waits)), [NodeEffect::RejoinMembership]);
-    assert_eq!(rig.acts(NodeInput::Command { epoch: Epoch(2), command: begin_group(1) }), []);
+    assert_eq!(rig.acts(NodeInput::Command { epoch: epoch_of(2), command: begin_group(1) }), []);
 }
 
 #[test]
@@ -266,9 +281,16 @@ fn a_node_takes_over_with_the_restarts_that_it_heard_of() {
     rig.exits(0, 1, None);
     rig.on(NodeInput::LeaderLost { reason: "it died".into() });
     let members = vec![NodeId(2)];
-    let plan = RoundPlan { round: 1, node_rank: 0, members: Vec::new(), master: ("n1".into(), 1), nodes: Vec::new() };
+    let plan = RoundPlan {
+        round: 1,
+        node_rank: 0,
+        members: Vec::new(),
+        master: ("n1".into(), 1),
+        host: LEADER,
+        nodes: Vec::new(),
+    };
     rig.on(NodeInput::RoundPlanned(Box::new(plan)));
-    let effects = rig.acts(NodeInput::BecameLeader { epoch: Epoch(2), members });
+    let effects = rig.acts(NodeInput::BecameLeader { epoch: epoch_of(2), members });
     let NodeEffect::Lead { snapshot, .. } = &effects[0] else { panic!("{effects:?}") };
     assert_eq!(snapshot.restarts, 1);
     assert!(rig.state.is_leading());

@@ -16,6 +16,10 @@ fn at(seconds: u64) -> Time {
     Duration::from_secs(seconds)
 }
 
+fn epoch_of(number: u64) -> Epoch {
+    Epoch { number, leader: NodeId(1) }
+}
+
 /// A supervisor, and what it asked for last.
 struct Rig {
     supervisor: Supervisor,
@@ -71,7 +75,7 @@ impl Rig {
 
     fn inventory(epoch: u64, node: u64) -> Input {
         let inventory = Inventory {
-            epoch: Epoch(epoch),
+            epoch: epoch_of(epoch),
             host: format!("n{node}"),
             workers: 2,
             workers_max: 2,
@@ -85,7 +89,7 @@ impl Rig {
     /// The nodes meet; returns the workers of each, in the order of the nodes.
     fn meet(&mut self, epoch: u64, nodes: &[u64]) -> Vec<(u64, u32, Vec<WorkerId>)> {
         let members = nodes.iter().map(|node| NodeId(*node)).collect();
-        let mut inputs = vec![Input::MembershipFormed { epoch: Epoch(epoch), members }];
+        let mut inputs = vec![Input::MembershipFormed { epoch: epoch_of(epoch), members }];
         inputs.extend(nodes.iter().map(|node| Self::inventory(epoch, *node)));
         let begun = |effect: Effect| match effect {
             Effect::Send { node, command: NodeCommand::BeginGroup { round, restarts, workers, .. } } => {
@@ -227,7 +231,7 @@ fn no_round_begins_while_workers_of_the_one_before_are_left() {
         ending: true,
     });
     let inventory = Inventory {
-        epoch: Epoch(2),
+        epoch: epoch_of(2),
         host: "n1".into(),
         workers: 2,
         workers_max: 2,
@@ -235,7 +239,7 @@ fn no_round_begins_while_workers_of_the_one_before_are_left() {
         snapshot: None,
         stop: None,
     };
-    let formed = Input::MembershipFormed { epoch: Epoch(2), members: vec![NodeId(1)] };
+    let formed = Input::MembershipFormed { epoch: epoch_of(2), members: vec![NodeId(1)] };
     let here = Input::Node { node: NodeId(1), event: NodeEvent::Inventory(Box::new(inventory)) };
     assert_eq!(rig.on(vec![formed, here]), []);
     let unkillable = |worker: &WorkerId| NodeEvent::Unkillable { worker: *worker, pid: 7 };
@@ -248,7 +252,7 @@ fn no_round_begins_while_workers_of_the_one_before_are_left() {
 #[test]
 fn a_successor_begins_with_the_restarts_of_the_leader_before() {
     let rig = Rig::new(2, None);
-    let snapshot = RunSnapshot { epoch: Epoch(3), round: 2, restarts: 2, ..RunSnapshot::default() };
+    let snapshot = RunSnapshot { epoch: epoch_of(3), round: 2, restarts: 2, ..RunSnapshot::default() };
     let supervisor = Supervisor::take_over(rig.supervisor.settings.clone(), KernelBook::default(), snapshot);
     let mut rig = Rig { supervisor, ..rig };
     let begun = rig.meet(4, &[1, 2]);
