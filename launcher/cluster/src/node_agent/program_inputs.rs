@@ -50,6 +50,17 @@ impl NodeState {
                     self.on_program_command(now, command, list);
                 }
             }
+            NodeInput::ProgramSignal(signal) => group.on_signal(now, signal, &mut self.workers, list),
+            NodeInput::ForkServer { is_loading } => group.on_fork_server(is_loading, &mut self.workers, list),
+            NodeInput::Notice(event) => list.push(NodeEffect::Journal(event)),
+            input => self.on_program(now, input, list),
+        }
+    }
+
+    /// Handles what the programs do.
+    fn on_program(&mut self, now: Duration, input: NodeInput, list: &mut EffectList<'_>) {
+        let Some(group) = &mut self.group else { return };
+        match input {
             NodeInput::ProgramSpawned { worker, pid, forked } => {
                 group.on_spawned(worker, pid, forked, list);
                 self.workers.on_spawned(now, worker, pid, list);
@@ -71,8 +82,6 @@ impl NodeState {
                 self.tell_when_done(list);
             }
             NodeInput::CauseFound(failure) => group.fail(now, failure, &self.workers, list),
-            NodeInput::ProgramSignal(signal) => group.on_signal(now, signal, &mut self.workers, list),
-            NodeInput::ForkServer { is_loading } => group.on_fork_server(is_loading, &mut self.workers, list),
             NodeInput::StacksCollected { dir, summary, .. } => {
                 group.on_stacks(now, dir, summary, &self.workers, list);
             }
@@ -80,9 +89,19 @@ impl NodeState {
                 pages.retain(|page| self.workers.is_alive(page.worker));
                 self.pages.on_pages(now, pages, list);
             }
-            NodeInput::Notice(event) => list.push(NodeEffect::Journal(event)),
-            // Of ENN's own workers only.
-            NodeInput::Tick
+            // Handled above, or of ENN's own workers only.
+            NodeInput::RoundPlanned(_)
+            | NodeInput::LeaderFound { .. }
+            | NodeInput::BecameLeader { .. }
+            | NodeInput::LeaderLost { .. }
+            | NodeInput::RoundEnded(_)
+            | NodeInput::GroupOver(_)
+            | NodeInput::Waiting { .. }
+            | NodeInput::Command { .. }
+            | NodeInput::ProgramSignal(_)
+            | NodeInput::ForkServer { .. }
+            | NodeInput::Notice(_)
+            | NodeInput::Tick
             | NodeInput::MembershipReopened
             | NodeInput::MembershipOver(_)
             | NodeInput::RunSeen(_)

@@ -9,7 +9,7 @@ use super::{
     micro_batches::MicroBatchPlan,
     node_table::NodeTable,
     phase::Phase,
-    programs::ProgramRun,
+    program_run::ProgramRun,
     record::RunRecord,
     requests::PendingRequests,
     round::{RecoveryClock, RoundState},

@@ -44,6 +44,7 @@ mod membership;
 mod micro_batches;
 mod node_table;
 mod phase;
+mod program_run;
 mod programs;
 mod record;
 mod regrouping;

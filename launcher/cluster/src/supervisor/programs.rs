@@ -11,6 +11,7 @@ use super::{
     limits::NAME_BITS,
     machine::Supervisor,
     phase::Phase,
+    program_run::ProgramRun,
     round::RoundState,
     seating::NodeIndex,
     settings::Contract,
@@ -29,27 +30,6 @@ use std::collections::BTreeSet;
 
 /// Bits of a worker's name that are not its number among those of its round.
 const TERM_BITS: u32 = u32::BITS - NAME_BITS;
-
-/// State of a run of programs.
-#[derive(Debug, Default)]
-pub(super) struct ProgramRun {
-    budget: GroupBudget,
-    /// Members of the present membership, by rank.
-    members: Vec<NodeId>,
-    /// Workers of the round whose start is not reported.
-    unstarted: BTreeSet<WorkerId>,
-    /// First failure of the round, until it is known whether its program had met the others in the store.
-    failure: Option<Box<Failure>>,
-    /// The membership was told that the round is over.
-    is_closed: bool,
-}
-
-impl ProgramRun {
-    /// A worker was started, or is gone.
-    pub(super) fn forget(&mut self, worker: WorkerId) {
-        self.unstarted.remove(&worker);
-    }
-}
 
 impl Supervisor {
     /// Returns whether the workers are any programs.
