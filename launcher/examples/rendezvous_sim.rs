@@ -143,9 +143,6 @@ fn settings(agents: u32) -> Settings {
         local_addr: None,
         host: "node-00000".into(),
         restarts_max: 0,
-        restart_window: None,
-        backoff: Duration::ZERO,
-        retry_early: false,
         join_timeout: Duration::from_secs(600),
         last_call: Duration::from_secs(30),
         silence_max: Duration::from_secs(5),
@@ -309,7 +306,7 @@ impl Agent {
                     FromHost::Begin { node_rank } => {
                         self.rank = Some(node_rank);
                         ranked = true;
-                        self.say(&[ToHost::Alive { round: Some(ROUND), idle: Duration::ZERO }])?;
+                        self.say(&[ToHost::Alive { round: Some(ROUND) }])?;
                     }
                     FromHost::RunEnded(RunEnd::Finished) => {
                         self.over = true;
@@ -319,7 +316,7 @@ impl Agent {
                     }
                     FromHost::Alive => {
                         let round = self.rank.map(|_| ROUND);
-                        self.say(&[ToHost::Alive { round, idle: Duration::ZERO }])?;
+                        self.say(&[ToHost::Alive { round }])?;
                     }
                     // The list is read after all when it came together with something else.
                     FromHost::Waiting { .. } | FromHost::Roster(_) => {}

@@ -3,7 +3,6 @@
 use crate::{chaos::ChaosError, libtorch::NotFound, tasks::TaskError, torchrun::RunError};
 use enn_checkpoint::{convert::ConvertError, gather::GatherError, remote::RemoteError};
 use enn_cluster::{
-    group::GroupError,
     rendezvous::RendezvousError,
     slurm::SlurmError,
     supervise::{AgentError, AskError},
@@ -61,8 +60,6 @@ pub enum Error {
     Warm(#[from] WarmError),
     #[error(transparent)]
     Run(#[from] Box<RunError>),
-    #[error(transparent)]
-    Group(#[from] GroupError),
     #[error(transparent)]
     Predictions(#[from] PredictionsError),
     #[error(transparent)]
@@ -279,7 +276,6 @@ impl Error {
             | Self::Ask(_)
             | Self::Unsaved(_)
             | Self::NotKept { .. }
-            | Self::Group(_)
             | Self::Warm(_)
             | Self::Logs(_)
             | Self::Chaos(_)

@@ -37,14 +37,12 @@ pub enum ToHost {
     Join(Box<NodeDescription>),
     /// No worker of the last round lives here any more; the node wants to be in the next.
     Ready,
-    /// A worker of the node failed.
-    Failed { round: u64, failure: Box<Failure> },
     /// All workers of the node exited 0.
     Finished { round: u64 },
     /// The node was asked to stop.
     Leave { why: String },
-    /// The node lives; the last round it was told of, and how long ago a worker of it last made progress.
-    Alive { round: Option<u64>, idle: Duration },
+    /// The node lives; the last round it was told of.
+    Alive { round: Option<u64> },
     /// The node heard nothing of the host for too long and looks for another one: it is not dead, but gone from here.
     Abandon,
     /// Message of the program that the nodes run together; the rendezvous does not read it.
@@ -133,7 +131,6 @@ pub struct LastRound {
 pub struct Roster {
     /// Number of the round, from 0.
     pub round: u64,
-    pub restarts: u32,
     pub members: Members,
     pub host_rank: u32,
     /// Agent that hosts the rendezvous.
@@ -259,8 +256,8 @@ mod tests {
         assert_eq!(PROTOCOL, 5);
         let golden: [(ToHost, &[u8]); 3] = [
             (ToHost::Ready, &[1, 0, 0, 0, 3]),
-            (ToHost::Finished { round: 300 }, &[4, 0, 0, 0, 5, 251, 44, 1]),
-            (ToHost::Leave { why: "x".into() }, &[3, 0, 0, 0, 6, 1, b'x']),
+            (ToHost::Finished { round: 300 }, &[4, 0, 0, 0, 4, 251, 44, 1]),
+            (ToHost::Leave { why: "x".into() }, &[3, 0, 0, 0, 5, 1, b'x']),
         ];
         for (message, bytes) in golden {
             let mut out = Vec::new();

@@ -8,7 +8,7 @@ use super::{
     message::{Assignment, FromWorker, Standby, ToWorker},
     node::NodeId,
 };
-use crate::{checkpoint::table::ShardTable, id::WorkerId};
+use crate::{checkpoint::table::ShardTable, failure::Failure, id::WorkerId};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -66,6 +66,9 @@ pub enum NodeCommand {
     EndRun(RunEnding),
     /// Neither receive nor send anything for this time, as if the network were cut.
     CutLink { time: Duration },
+    /// A round of programs that read their seats from the environment begins: start these workers, by local rank, all at once. The
+    /// node knows its ranks from the membership, whose round has the same number.
+    BeginGroup { round: u64, restarts: u32, workers: Vec<WorkerId>, snapshot: Box<RunSnapshot> },
 }
 
 /// Event from a node agent to the supervisor.
@@ -105,6 +108,8 @@ pub enum NodeEvent {
     SnapshotAcked { requests: u64 },
     /// Something of the node broke and its workers cannot go on there: broker, disk, descriptors.
     Fault { reason: String },
+    /// A worker of a group failed, and the node ends the others of its own. Sent once in a round.
+    GroupFailed { round: u64, failure: Box<Failure> },
 }
 
 impl NodeEvent {
@@ -127,7 +132,8 @@ impl NodeEvent {
             | Self::Stacks { .. }
             | Self::Signal { .. }
             | Self::SnapshotAcked { .. }
-            | Self::Fault { .. } => None,
+            | Self::Fault { .. }
+            | Self::GroupFailed { .. } => None,
         }
     }
 }

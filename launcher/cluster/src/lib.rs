@@ -1,9 +1,8 @@
 //! Workers of one run over many nodes.
 //!
-//! `agent` keeps ENN's own workers alive and `group` any program's; `rendezvous` decides who is in and who leads; `slurm` says
-//! where an allocation's nodes meet.
+//! `supervise` runs ENN's own workers and any programs: `supervisor` decides, `node_agent` owns the processes of a node, and `leader` the
+//! run directory; `rendezvous` decides who is in and who leads; `slurm` says where an allocation's nodes meet.
 
-pub mod group;
 pub mod leader;
 pub mod node_agent;
 pub mod rendezvous;

@@ -3,12 +3,13 @@
 //!
 //! A message is a frame with the epoch in which it was sent and what it says.
 
-use crate::rendezvous::{NodeId, Rendezvous, RoundPlan};
+use crate::rendezvous::{NodeId, Rendezvous, RoundEnd, RoundPlan};
 use enn_common::wire::{
     frame::{self, FrameBuffer},
     node_agent::{Epoch, NodeCommand, NodeEvent},
 };
 use serde::{Serialize, de::DeserializeOwned};
+use std::time::Duration;
 
 /// Returns the epoch of a round of the membership service; no membership has the number 0.
 pub(crate) fn epoch_of(plan: &RoundPlan) -> Epoch {
@@ -23,6 +24,11 @@ pub(crate) fn round_of(epoch: Epoch) -> u64 {
 /// Tells the membership service that the work of this node in the membership `epoch` is done.
 pub(crate) fn finish_membership(rendezvous: &Rendezvous, epoch: Epoch) {
     rendezvous.finished(round_of(epoch));
+}
+
+/// Tells the membership service that the round of the membership `epoch` is over, and that another one follows as restart `number`.
+pub(crate) fn end_membership_round(rendezvous: &Rendezvous, epoch: Epoch, end: RoundEnd, number: u32, wait: Duration) {
+    rendezvous.end_round(round_of(epoch), end, number, wait);
 }
 
 /// Sends a command to another node. A message that cannot arrive is a node lost, which the membership tells.

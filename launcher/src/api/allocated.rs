@@ -135,7 +135,6 @@ pub fn meeting(
     // Rounds of workers are independent of the rendezvous, which only decides who takes part.
     settings.store_kept = true;
     settings.uneven = true;
-    settings.retry_early = true;
     settings.role = "train".to_owned();
     Ok(Some(settings))
 }

@@ -38,7 +38,7 @@ pub(super) fn agent_spec(
             let chunks = rows.div_ceil((*chunk_rows).max(1)).max(1);
             world(config).min(u32::try_from(chunks).unwrap_or(u32::MAX))
         }
-        RunJob::Train { .. } => world(config),
+        RunJob::Train { .. } | RunJob::Program => world(config),
     };
     let cluster = &config.cluster;
     let training = matches!(job, RunJob::Train { .. });

@@ -40,7 +40,10 @@ pub(super) fn meet(
     drop(announcer);
     let ended = match end? {
         FollowerEnd::Led(run) => return run,
-        FollowerEnd::Ended(NodeEnd::Ended(RunEnding::Finished) | NodeEnd::Drained) => RunEnd::Finished,
+        // Training is never a group of programs.
+        FollowerEnd::Ended(NodeEnd::Ended(RunEnding::Finished) | NodeEnd::Drained | NodeEnd::Group(_)) => {
+            RunEnd::Finished
+        }
         FollowerEnd::Ended(NodeEnd::Ended(RunEnding::Stopped { signal }) | NodeEnd::Stopped(signal)) => {
             RunEnd::Stopped(signal)
         }

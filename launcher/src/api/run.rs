@@ -8,8 +8,8 @@ use crate::{
     torchrun::{Dialect, Launch, RunError},
 };
 use enn_cluster::{
-    group::{self, GroupOutcome, GroupSpec},
     rendezvous::{RoundEnd, RunEnd},
+    supervise::{self, GroupOutcome, GroupSpec},
 };
 use enn_common::{event::EventKind, exit::ExitCode, fs::private};
 use enn_process::run_dir::{RunDir, RunDirError};
@@ -72,7 +72,7 @@ pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Er
     for message in notes {
         announcer.send(EventKind::Warned { message });
     }
-    let outcome = group::run(&spec, &mut |what| announcer.send(what));
+    let outcome = supervise::run_programs(&spec, &mut |what| announcer.send(what));
     if outcome.as_ref().is_ok_and(|outcome| outcome.output_lost > 0) {
         // Standard error may be the output that is not read.
         announcer.give_up();

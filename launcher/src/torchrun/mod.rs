@@ -1,5 +1,5 @@
 //! torchrun's command line as values: flags, their variables (`PET_…`) and defaults, and what they ask for as a
-//! [`GroupSpec`](enn_cluster::group::GroupSpec).
+//! [`GroupSpec`](enn_cluster::supervise::GroupSpec).
 //!
 //! **Invariant:** nothing is started here, except a Python that lists its plug-ins, and nothing is written, except the user's
 //! own token file when several nodes need one and it does not exist.

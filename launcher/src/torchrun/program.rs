@@ -2,7 +2,7 @@
 
 use super::{Flags, RunError};
 use crate::facts::{self, Facts};
-use enn_cluster::group::Command;
+use enn_cluster::supervise::Command;
 use std::{
     ffi::{OsStr, OsString},
     fs::File,

@@ -13,7 +13,7 @@ use crate::{
     libtorch,
     retention::Retention,
 };
-use enn_cluster::{group::GroupSpec, rendezvous::Settings};
+use enn_cluster::{rendezvous::Settings, supervise::GroupSpec};
 use enn_process::{
     logs::{LogPlan, StdByRank},
     numa::{self, Mode},
@@ -98,6 +98,9 @@ pub fn resolve(flags: Flags, own: &EnnFlags, dialect: Dialect, facts: &Facts) ->
         inherited_mark: facts.launch_mark.clone(),
         timer_file,
         signals,
+        restart_window: own_seconds("--restart-window", own.restart_window.as_deref())?,
+        backoff: own_seconds("--backoff", own.backoff.as_deref())?.unwrap_or_default(),
+        retry_early: own.retry_early || dialect == Dialect::Torchrun,
         grace: grace(&flags, own, facts)?,
         propagate_exit: own.propagate_exit,
         leave_background: own.leave_background,
@@ -286,9 +289,6 @@ pub fn rendezvous(
         local_addr: flags.rendezvous.local_addr.clone(),
         host: facts.host.clone(),
         restarts_max,
-        restart_window: own_seconds("--restart-window", own.restart_window.as_deref())?,
-        backoff: own_seconds("--backoff", own.backoff.as_deref())?.unwrap_or_default(),
-        retry_early: own.retry_early || dialect == Dialect::Torchrun,
         join_timeout: choice.join_timeout,
         last_call: choice.last_call,
         silence_max: choice.silence_max,

@@ -17,6 +17,8 @@ pub(crate) enum Journal<'a> {
     Direct(&'a mut dyn FnMut(EventKind)),
     /// Another thread.
     Relayed(Sender<JournalMessage>),
+    /// The node agent of the leader, which has a journal of its own.
+    Queued(Vec<EventKind>),
 }
 
 impl Journal<'_> {
@@ -26,6 +28,15 @@ impl Journal<'_> {
             Self::Direct(emit) => emit(event),
             // A thread that is gone records nothing more, and its end is noticed elsewhere.
             Self::Relayed(messages) => _ = messages.send(JournalMessage::Event(Box::new(event))),
+            Self::Queued(events) => events.push(event),
+        }
+    }
+
+    /// Returns the events that wait.
+    pub(crate) fn take(&mut self) -> Vec<EventKind> {
+        match self {
+            Self::Direct(_) | Self::Relayed(_) => Vec::new(),
+            Self::Queued(events) => std::mem::take(events),
         }
     }
 

@@ -46,7 +46,8 @@ const JOBS_END_MAX: Duration = Duration::from_millis(10);
 pub(crate) struct LeaderParts<'a> {
     pub(crate) supervisor: Supervisor,
     pub(crate) journal: Journal<'a>,
-    pub(crate) checkpoints: Box<dyn Checkpoints>,
+    /// `None` in a run of programs, which takes no requests and writes nothing to the run directory.
+    pub(crate) checkpoints: Option<Box<dyn Checkpoints>>,
     pub(crate) fence: Fence,
     pub(crate) run_dir: PathBuf,
     pub(crate) program: PathBuf,
@@ -68,16 +69,16 @@ pub(crate) struct LeaderShell<'a> {
     /// Time zero of the supervisor.
     origin: Instant,
     journal: Journal<'a>,
-    commits: CommitThread,
+    commits: Option<CommitThread>,
     /// Ends before the directory of its socket.
     control: Option<ControlSocket>,
     /// Users who wait for an answer.
     callers: BTreeMap<RequestId, Sender<Answer>>,
     next_request: u64,
     answers: Inbox<Input>,
-    digester: JobThread,
+    digester: Option<JobThread>,
     /// Makes directories.
-    io: JobThread,
+    io: Option<JobThread>,
     fence: Fence,
     run_dir: PathBuf,
     program: PathBuf,
@@ -97,22 +98,27 @@ impl<'a> LeaderShell<'a> {
         let LeaderParts { supervisor, mut journal, checkpoints, fence, run_dir, program, host, own, rendezvous } =
             parts;
         let answers = Inbox::new()?;
-        let control = ControlSocket::open(sockets.unwrap_or(&run_dir), &run_dir, &host);
-        let control = control.inspect_err(|error| {
+        let open = || ControlSocket::open(sockets.unwrap_or(&run_dir), &run_dir, &host);
+        let control = checkpoints.as_ref().map(|_| open()).transpose().inspect_err(|error| {
             let message = format!("the run takes no requests (enn pause, enn resize, …): {error}");
             journal.record(EventKind::Warned { message });
         });
+        let job_thread = |name| checkpoints.as_ref().map(|_| JobThread::start(name, JOBS_END_MAX)).transpose();
+        let digester = job_thread("enn-digest")?;
+        let io = job_thread("enn-leader-io")?;
+        let commits =
+            checkpoints.map(|store| CommitThread::start(store, fence.clone(), answers.sender())).transpose()?;
         Ok(Self {
             supervisor,
             origin: Instant::now(),
             journal,
-            commits: CommitThread::start(checkpoints, fence.clone(), answers.sender())?,
-            control: control.ok(),
+            commits,
+            control: control.ok().flatten(),
             callers: BTreeMap::new(),
             next_request: 0,
             answers,
-            digester: JobThread::start("enn-digest", JOBS_END_MAX)?,
-            io: JobThread::start("enn-leader-io", JOBS_END_MAX)?,
+            digester,
+            io,
             fence,
             run_dir,
             program,
@@ -180,6 +186,11 @@ impl<'a> LeaderShell<'a> {
         std::mem::take(&mut self.pending)
     }
 
+    /// Returns the events that wait to be recorded by the caller.
+    pub(crate) fn take_events(&mut self) -> Vec<EventKind> {
+        self.journal.take()
+    }
+
     /// Returns how the run ended, once the supervisor has finished.
     pub(crate) fn take_outcome(&mut self) -> Option<RunOutcome> {
         self.outcome.take()
@@ -198,16 +209,18 @@ impl<'a> LeaderShell<'a> {
                 // A caller that did not wait is told nothing.
                 let _gone = self.callers.remove(&id).map(|caller| caller.send(answer));
             }
-            Effect::FindCheckpoint => self.commits.find(),
-            Effect::SetAsideCheckpoint { path, file } => self.commits.set_aside(path, file),
+            Effect::FindCheckpoint => self.on_disk(CommitThread::find),
+            Effect::SetAsideCheckpoint { path, file } => self.on_disk(|commits| commits.set_aside(path, file)),
             Effect::Commit(shards) => {
                 let journaled = self.journal.flushed();
-                self.commits.commit(shards, journaled);
+                self.on_disk(|commits| commits.commit(shards, journaled));
             }
-            Effect::MakeRoom(coming) => self.commits.make_room(coming),
-            Effect::DiscardAttempt { attempt, below } => self.commits.discard(attempt, below),
-            Effect::WriteRunFile { name, bytes } => self.commits.write_file(self.run_dir.join(name), bytes),
-            Effect::NoteChunk(chunk) => self.commits.note_chunk(chunk),
+            Effect::MakeRoom(coming) => self.on_disk(|commits| commits.make_room(coming)),
+            Effect::DiscardAttempt { attempt, below } => self.on_disk(|commits| commits.discard(attempt, below)),
+            Effect::WriteRunFile { name, bytes } => {
+                self.on_disk(|commits| commits.write_file(self.run_dir.join(name), bytes));
+            }
+            Effect::NoteChunk(chunk) => self.on_disk(|commits| commits.note_chunk(chunk)),
             Effect::MakeLogDir { round } => self.make_log_dir(round),
             Effect::DigestProgram => self.digest_program(),
             Effect::ExpelNode { node, reason } => self.membership(|rendezvous| rendezvous.dismiss(node, reason)),
@@ -215,11 +228,22 @@ impl<'a> LeaderShell<'a> {
             Effect::FinishMembership { epoch } => {
                 self.membership(|rendezvous| transport::finish_membership(rendezvous, epoch))
             }
+            Effect::EndMembershipRound { epoch, end, number, wait } => {
+                self.membership(|rendezvous| transport::end_membership_round(rendezvous, epoch, end, number, wait));
+            }
+            Effect::EndMembership(end) => self.membership(|rendezvous| rendezvous.end_run(end)),
+            Effect::CountStoreClients => self.membership(Rendezvous::count_clients),
             // Whoever takes over holds the lock before its supervisor is made.
             Effect::AcquireRunDir => self.pending.push(Input::RunDirAcquired(Ok(()))),
             Effect::CloseControl => self.close_control(),
             Effect::HandOff(snapshot) => self.hand_off(&snapshot),
             Effect::Finish(outcome) => self.outcome = Some(*outcome),
+        }
+    }
+
+    fn on_disk(&self, ask: impl FnOnce(&CommitThread)) {
+        if let Some(commits) = &self.commits {
+            ask(commits);
         }
     }
 
@@ -248,7 +272,7 @@ impl<'a> LeaderShell<'a> {
             let error = made.err().map(|source| AgentError::Log { path, source }.to_string());
             answers.send(Input::LogDirMade { round, error });
         };
-        if !self.io.submit(make) {
+        if !self.io.as_ref().is_some_and(|io| io.submit(make)) {
             let error = Some("no directory for logs: the disk does not answer".to_owned());
             self.pending.push(Input::LogDirMade { round, error });
         }
@@ -257,7 +281,8 @@ impl<'a> LeaderShell<'a> {
     fn digest_program(&mut self) {
         let answers = self.answers.sender();
         let program = self.program.clone();
-        if !self.digester.submit(move || answers.send(Input::ProgramDigest { digest: program_digest(&program) })) {
+        let digest = move || answers.send(Input::ProgramDigest { digest: program_digest(&program) });
+        if !self.digester.as_ref().is_some_and(|digester| digester.submit(digest)) {
             self.pending.push(Input::ProgramDigest { digest: String::new() });
         }
     }

@@ -1,6 +1,6 @@
 //! Effects that the node state asks for. They are carried out in order.
 
-use crate::rendezvous::NodeId;
+use crate::rendezvous::{NodeId, RoundPlan, RunEnd};
 use enn_common::{
     event::EventKind,
     id::WorkerId,
@@ -9,6 +9,7 @@ use enn_common::{
         node_agent::{Epoch, NodeEvent, RunEnding, RunFacts, RunSnapshot, SeatFacts, StopSignal, WorkerFlag},
     },
 };
+use nix::sys::signal::Signal;
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 /// Signal to a worker's process group.
@@ -16,6 +17,18 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 pub enum EndSignal {
     Terminate,
     Kill,
+    /// The one that asked this node to stop. A program that does not handle SIGUSR1 gets SIGTERM instead.
+    Request(Signal),
+}
+
+/// A round of programs on this node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProgramRound {
+    pub plan: RoundPlan,
+    /// Restarts of the run.
+    pub restarts: u32,
+    /// Workers of this node, by local rank.
+    pub workers: Vec<WorkerId>,
 }
 
 /// One thing to do on a node.
@@ -31,6 +44,13 @@ pub enum NodeEffect {
     Admit { worker: WorkerId, standby: Option<Box<Standby>> },
     /// Start a worker process. Answered by `Spawned` or `SpawnFailed`.
     Spawn { worker: WorkerId, seat: Option<SeatFacts>, logs: PathBuf },
+    /// Start these programs, by local rank, and let them begin together. Each is answered by `ProgramSpawned` or `ProgramNotStarted`;
+    /// behind one that cannot be started none is.
+    StartPrograms(Box<ProgramRound>),
+    /// Find out which worker of the round failed first. Answered by `CauseFound`.
+    FindCause,
+    /// No worker of the round lives: kill what they left behind, unless it may live on, and show what they wrote.
+    ClearGroup { keep_background: bool },
     /// Signal the process group of a worker.
     Signal { worker: WorkerId, signal: EndSignal },
     /// Set or clear a flag on a control page.
@@ -79,8 +99,22 @@ pub enum NodeEffect {
     End(NodeEnd),
 }
 
+/// How a run of programs ended for a node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupEnd {
+    pub end: RunEnd,
+    /// Rounds that this node took part in.
+    pub rounds: u64,
+    /// Restarts of the run.
+    pub restarts: u32,
+    /// Signal that asked this node to stop.
+    pub stopped_by: Option<Signal>,
+    /// Another one followed.
+    pub is_stopped_twice: bool,
+}
+
 /// How a run ended for a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum NodeEnd {
     /// As the leader says.
     Ended(RunEnding),
@@ -90,4 +124,6 @@ pub enum NodeEnd {
     Drained,
     /// This node cannot go on, and why.
     Failed(String),
+    /// A run of programs is over.
+    Group(Box<GroupEnd>),
 }

@@ -1,6 +1,8 @@
 //! Why a launcher cannot go on. A worker's failure is an outcome, not an error.
 
+use crate::rendezvous::RendezvousError;
 use enn_broker::{BrokerError, tcpstore::StoreError};
+use enn_process::logs::LogError;
 use std::{io, path::PathBuf};
 
 /// The machine refused something that the launcher needs.
@@ -17,6 +19,12 @@ pub enum AgentError {
     /// A log file cannot be made.
     #[error("cannot make the log {path}: {source}")]
     Log { path: PathBuf, source: io::Error },
+    /// Output of programs.
+    #[error(transparent)]
+    Logs(#[from] LogError),
+    /// The meeting of the nodes.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
     /// A descriptor, thread or handler that the launcher works with.
     #[error("cannot {what}: {source}")]
     System { what: &'static str, source: io::Error },

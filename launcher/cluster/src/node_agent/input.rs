@@ -1,12 +1,18 @@
 //! Inputs of the node state: what the membership, the leader, the workers and the machine of a node do.
 
-use crate::{rendezvous::NodeId, supervisor::MembershipEnd};
+use crate::{
+    rendezvous::{NodeId, RoundEnd, RoundPlan, RunEnd},
+    supervisor::MembershipEnd,
+};
 use enn_broker::BrokerEvent;
 use enn_common::{
     checkpoint::table::ShardTable,
+    event::EventKind,
+    failure::Failure,
     id::WorkerId,
     wire::node_agent::{Epoch, NodeCommand, StopSignal, WorkerEvidence, WorkerExit, WorkerProgress, WriteFailure},
 };
+use nix::sys::signal::Signal;
 use std::path::PathBuf;
 
 /// One thing that happened to a node.
@@ -49,6 +55,24 @@ pub enum NodeInput {
     SnapshotWritten { worker: WorkerId, ticket: u64, result: Result<ShardTable, WriteFailure> },
     /// Answer to `CollectStacks`.
     StacksCollected { round: u64, dir: PathBuf, summary: Vec<String> },
+    /// The nodes agreed on this round of programs. Comes before `LeaderFound` or `BecameLeader` of its epoch.
+    RoundPlanned(Box<RoundPlan>),
+    /// The round of programs is over for the membership, and the run goes on.
+    RoundEnded(RoundEnd),
+    /// The run of programs is over for the membership.
+    GroupOver(RunEnd),
+    /// Answer to `StartPrograms`.
+    ProgramSpawned { worker: WorkerId, pid: u32, forked: bool },
+    /// Answer to `StartPrograms`: the failure of the worker that could not be started; none for those behind it.
+    ProgramNotStarted { worker: WorkerId, failure: Option<Box<Failure>> },
+    /// Answer to `FindCause`.
+    CauseFound(Box<Failure>),
+    /// A signal that stops a run of programs came to this node.
+    ProgramSignal(Signal),
+    /// The workers of the next round wait for the fork server, which imports; or they do so no more.
+    ForkServer { is_loading: bool },
+    /// Something for the people at this node.
+    Notice(EventKind),
     /// The broker, the disk or the descriptors of this node cannot be used any more.
     Fault { reason: String },
 }

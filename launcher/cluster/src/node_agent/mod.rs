@@ -1,8 +1,10 @@
 //! The node agent: the only owner of the processes of a node.
 //!
 //! `state` decides: a pure machine that obeys the leader and has few rules of its own. `worker_records`, `kept_snapshots` and
-//! `page_watch` are its parts.
+//! `page_watch` are its parts. Where the workers are any programs, `program_inputs` and `program_group` decide, and `programs` owns the
+//! processes.
 
+pub(crate) mod any_shell;
 pub(crate) mod background;
 pub mod effect;
 pub(crate) mod environment;
@@ -12,6 +14,10 @@ pub mod input;
 mod kept_snapshots;
 mod page_watch;
 mod process;
+mod program_group;
+mod program_inputs;
+mod program_ranks;
+pub(crate) mod programs;
 mod report;
 pub mod settings;
 pub(crate) mod shell;

@@ -19,6 +19,10 @@ impl<'a> EffectList<'a> {
         self.effects.push(effect);
     }
 
+    pub(super) fn extend(&mut self, effects: impl IntoIterator<Item = NodeEffect>) {
+        self.effects.extend(effects);
+    }
+
     /// Sends an event to the leader, if there is one.
     pub(super) fn report(&mut self, event: NodeEvent) {
         if self.has_leader {

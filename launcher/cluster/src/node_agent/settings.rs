@@ -18,8 +18,25 @@ pub struct NodeSettings {
     pub workers_max: u32,
     /// The node leads from the beginning: the shell makes its supervisor together with this state.
     pub leads: bool,
-    /// Time between two readings of the control pages.
+    /// Time between two readings of the control pages, or two looks for signs of progress.
     pub pages_period: Duration,
+    /// The workers are any programs; `None`: they are ENN's own.
+    pub programs: Option<ProgramSettings>,
+}
+
+/// Settings of a node whose workers are any programs.
+#[derive(Debug, Clone)]
+pub struct ProgramSettings {
+    /// Time between the request to end and SIGKILL.
+    pub grace: Duration,
+    /// Maximum number of restarts of the run.
+    pub restarts_max: u32,
+    /// What workers leave behind outlives a run that ended well.
+    pub leave_background: bool,
+    /// The first workers wait for the fork server.
+    pub awaits_fork_server: bool,
+    /// Workers without progress are a hang, so that it is looked for.
+    pub watches_progress: bool,
 }
 
 impl NodeSettings {

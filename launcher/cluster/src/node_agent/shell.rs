@@ -96,6 +96,9 @@ pub(crate) enum NodeSource {
     Process(WorkerId),
     Broker,
     Answers,
+    /// Of programs.
+    ForkServer,
+    Timers,
 }
 
 /// Answers of the node agent's threads.
@@ -205,6 +208,7 @@ impl NodeShell {
                     inputs.push(self.on_answer(answer));
                 }
             }
+            NodeSource::ForkServer | NodeSource::Timers => {}
         }
     }
 
@@ -245,6 +249,7 @@ impl NodeShell {
                 let signal = match signal {
                     EndSignal::Terminate => Signal::SIGTERM,
                     EndSignal::Kill => Signal::SIGKILL,
+                    EndSignal::Request(signal) => signal,
                 };
                 self.processes.get(&worker).into_iter().for_each(|process| process.signal(signal));
             }
@@ -281,6 +286,8 @@ impl NodeShell {
             NodeEffect::FinishMembership { epoch } => {
                 self.membership(|rendezvous| transport::finish_membership(rendezvous, epoch))
             }
+            // Programs have a shell of their own.
+            NodeEffect::StartPrograms(_) | NodeEffect::FindCause | NodeEffect::ClearGroup { .. } => {}
         }
         None
     }

@@ -9,6 +9,7 @@ use super::{
     input::NodeInput,
     kept_snapshots::KeptSnapshots,
     page_watch::PageWatch,
+    program_group::ProgramGroup,
     report::EffectList,
     settings::NodeSettings,
     worker_records::{StartOrder, WorkerRecords},
@@ -32,16 +33,16 @@ const LEADERLESS_STOP_MAX: Duration = Duration::from_secs(20);
 
 /// Leader that can be reached.
 #[derive(Debug, Clone, Copy)]
-struct LeaderLink {
+pub(super) struct LeaderLink {
     /// Epoch in which it was found first.
-    since: Epoch,
+    pub(super) since: Epoch,
     /// Newest epoch of its memberships.
     epoch: Epoch,
 }
 
 /// What the node knows of the run.
 #[derive(Debug)]
-enum RunKnowledge {
+pub(super) enum RunKnowledge {
     Unknown,
     /// `LookAtRun` is not answered yet.
     Looking(RunFacts),
@@ -52,14 +53,16 @@ enum RunKnowledge {
 #[derive(Debug)]
 pub struct NodeState {
     settings: NodeSettings,
-    leader: Option<LeaderLink>,
+    /// The workers, where they are any programs.
+    pub(super) group: Option<ProgramGroup>,
+    pub(super) leader: Option<LeaderLink>,
     /// The supervisor of the run is in this process.
-    is_leading: bool,
+    pub(super) is_leading: bool,
     /// The present membership; `None` while the nodes have to agree.
     membership: Option<Epoch>,
-    run: RunKnowledge,
+    pub(super) run: RunKnowledge,
     /// Newest snapshot of the run, with the stop that this node knows of.
-    snapshot: Option<RunSnapshot>,
+    pub(super) snapshot: Option<RunSnapshot>,
     /// Round that the workers were seated in and were not told to leave.
     round: Option<u64>,
     /// First signal that asked this node to stop.
@@ -67,17 +70,20 @@ pub struct NodeState {
     /// Nobody leads, and this node, which is to stop, leaves then.
     leave_at: Option<Duration>,
     end: Option<NodeEnd>,
-    is_over: bool,
-    workers: WorkerRecords,
+    pub(super) is_over: bool,
+    pub(super) workers: WorkerRecords,
     snapshots: KeptSnapshots,
-    pages: PageWatch,
+    pub(super) pages: PageWatch,
 }
 
 impl NodeState {
     /// Makes the state of a node that has no workers and has not found a leader.
     pub fn new(settings: NodeSettings, now: Duration) -> Self {
         let pages = PageWatch::new(settings.pages_period, now);
+        let group = settings.programs.clone().map(|programs| ProgramGroup::new(programs, settings.host.clone()));
         Self {
+            workers: if group.is_some() { WorkerRecords::without_broker() } else { WorkerRecords::default() },
+            group,
             is_leading: settings.leads,
             settings,
             leader: None,
@@ -89,7 +95,6 @@ impl NodeState {
             leave_at: None,
             end: None,
             is_over: false,
-            workers: WorkerRecords::default(),
             snapshots: KeptSnapshots::default(),
             pages,
         }
@@ -98,13 +103,20 @@ impl NodeState {
     /// Handles an input, then does what is due by `now`.
     pub fn on(&mut self, now: Duration, input: NodeInput, effects: &mut Vec<NodeEffect>) {
         if self.is_over {
+            // What there is to say of the last workers is still said.
+            if let NodeInput::Notice(event) = input {
+                effects.push(NodeEffect::Journal(event));
+            }
             return;
         }
         let list = &mut EffectList::new(effects, self.leader.is_some() || self.is_leading);
         self.handle(now, input, list);
+        if let Some(group) = &mut self.group {
+            group.due(now, &mut self.workers, list);
+        }
         self.workers.due(now, list);
-        if self.leader.is_some() {
-            self.pages.due(now, self.workers.has_pages(), list);
+        if self.reports_pages() {
+            self.pages.due(now, self.has_pages(), list);
         }
         if self.leave_at.is_some_and(|at| at <= now) {
             self.leave_at = None;
@@ -119,8 +131,20 @@ impl NodeState {
         if self.is_over {
             return None;
         }
-        let pages = self.leader.map(|_| self.pages.deadline(self.workers.has_pages()));
-        [self.workers.deadline(), pages, self.leave_at].into_iter().flatten().min()
+        let pages = self.reports_pages().then(|| self.pages.deadline(self.has_pages()));
+        let group = self.group.as_ref().and_then(ProgramGroup::deadline);
+        [self.workers.deadline(), pages, self.leave_at, group].into_iter().flatten().min()
+    }
+
+    /// Returns whether the leader hears of progress, or that this node lives. A leader need not hear that of its own programs.
+    fn reports_pages(&self) -> bool {
+        let is_silent = self.is_leading && self.group.as_ref().is_some_and(|group| !group.watches_progress());
+        self.leader.is_some() && !is_silent
+    }
+
+    /// Returns whether workers live whose progress is looked at.
+    pub(super) fn has_pages(&self) -> bool {
+        self.workers.has_pages() && self.group.as_ref().is_none_or(ProgramGroup::watches_progress)
     }
 
     /// Returns the newest epoch of the leader that can be reached; `None` while nobody leads.
@@ -164,6 +188,9 @@ impl NodeState {
     }
 
     fn handle(&mut self, now: Duration, input: NodeInput, list: &mut EffectList<'_>) {
+        if self.group.is_some() {
+            return self.on_program_input(now, input, list);
+        }
         match input {
             NodeInput::Tick => {}
             NodeInput::LeaderFound { epoch } => self.leader_found(now, epoch, list),
@@ -205,11 +232,21 @@ impl NodeState {
                 list.report(NodeEvent::Stacks { round, dir, summary });
             }
             NodeInput::Fault { reason } => self.fault(now, reason, list),
+            // Of programs only.
+            NodeInput::RoundPlanned(_)
+            | NodeInput::RoundEnded(_)
+            | NodeInput::GroupOver(_)
+            | NodeInput::ProgramSpawned { .. }
+            | NodeInput::ProgramNotStarted { .. }
+            | NodeInput::CauseFound(_)
+            | NodeInput::ProgramSignal(_)
+            | NodeInput::ForkServer { .. }
+            | NodeInput::Notice(_) => {}
         }
     }
 
     /// A leader is there, in a new membership of this node.
-    fn leader_found(&mut self, now: Duration, epoch: Epoch, list: &mut EffectList<'_>) {
+    pub(super) fn leader_found(&mut self, now: Duration, epoch: Epoch, list: &mut EffectList<'_>) {
         let known = self.leader.filter(|leader| epoch.is_of_leader(leader.since));
         let since = known.map_or(epoch, |leader| leader.since);
         self.leader = Some(LeaderLink { since, epoch });
@@ -234,7 +271,13 @@ impl NodeState {
     }
 
     /// The leader is gone, and the others have this node lead.
-    fn become_leader(&mut self, now: Duration, epoch: Epoch, members: Vec<NodeId>, list: &mut EffectList<'_>) {
+    pub(super) fn become_leader(
+        &mut self,
+        now: Duration,
+        epoch: Epoch,
+        members: Vec<NodeId>,
+        list: &mut EffectList<'_>,
+    ) {
         match (&self.snapshot, &self.run) {
             (Some(snapshot), RunKnowledge::Seen(facts)) if self.end.is_none() => {
                 let snapshot = Box::new(snapshot.clone());
@@ -363,6 +406,8 @@ impl NodeState {
                 self.workers.kill_all(now, list);
             }
             NodeCommand::CutLink { time } => list.push(NodeEffect::CutLink { time }),
+            // For programs.
+            NodeCommand::BeginGroup { .. } => {}
         }
     }
 
@@ -423,7 +468,7 @@ impl NodeState {
     }
 
     /// Keeps the snapshot if it is the newest. The request to stop is never taken back.
-    fn learn(&mut self, snapshot: RunSnapshot) {
+    pub(super) fn learn(&mut self, snapshot: RunSnapshot) {
         let known = self.snapshot.take();
         let stop = snapshot.stop.or(known.as_ref().and_then(|known| known.stop)).or(self.stop);
         let newest = match known {
@@ -537,6 +582,11 @@ impl NodeState {
 
     /// Ends the node when no worker is left.
     fn finish(&mut self, list: &mut EffectList<'_>) {
+        if let Some(group) = &mut self.group {
+            let end = group.settle(&self.workers, list);
+            self.is_over = end.is_some();
+            return list.extend(end.map(NodeEffect::End));
+        }
         if self.end.is_none() || !self.workers.are_gone() {
             return;
         }

@@ -37,7 +37,8 @@ struct Node {
 impl Node {
     fn new(leads: bool) -> Self {
         let pages_period = NodeSettings::pages_period(2);
-        let settings = NodeSettings { host: "n1".into(), workers: 2, workers_max: 4, leads, pages_period };
+        let settings =
+            NodeSettings { host: "n1".into(), workers: 2, workers_max: 4, leads, pages_period, programs: None };
         Self { state: NodeState::new(settings, Duration::ZERO), now: Duration::ZERO, epoch: 0 }
     }
 

@@ -150,6 +150,26 @@ impl WorkerRecords {
         }
     }
 
+    /// Returns the records of workers that no broker hears.
+    pub(super) fn without_broker() -> Self {
+        Self { broker_broke: true, ..Self::default() }
+    }
+
+    /// A program is about to be started.
+    pub(super) fn start_program(&mut self, worker: WorkerId) {
+        let record = WorkerRecord {
+            stage: ProcessStage::Starting,
+            end: EndStage::Wanted,
+            pid: 0,
+            local_rank: 0,
+            seat: None,
+            connected: false,
+            warm: false,
+            stateful: false,
+        };
+        self.workers.insert(worker, record);
+    }
+
     /// Starts the workers that waited for this node to see the run.
     pub(super) fn spawn_ordered(&mut self, list: &mut EffectList<'_>) {
         for (worker, record) in &mut self.workers {

@@ -7,10 +7,10 @@ use super::{
     guests::{Guests, Said},
     pipe::frame_of,
     settings::Settings,
-    state::{Loss, Stage, State, Time, Told},
+    state::{Loss, Restart, Stage, State, Time, Told},
 };
 use enn_broker::tcpstore::{ForeignConnection, StoreError, StoreHandle};
-use enn_common::wire::node::{FromHost, NodeDescription, NodeId, Roster, ToHost};
+use enn_common::wire::node::{FromHost, NodeDescription, NodeId, Roster, RoundEnd, RunEnd, ToHost};
 use mio::Token;
 use std::{sync::Arc, time::Duration};
 
@@ -139,14 +139,30 @@ impl Coordinator {
         self.deliver(now);
     }
 
+    /// The supervisor ends the round.
+    pub(super) fn close_round(&mut self, now: Time, round: u64, end: RoundEnd, restart: Restart) {
+        self.state.close_round(now, round, end, restart);
+        self.settle(now);
+    }
+
+    /// The supervisor ends the run.
+    pub(super) fn close_run(&mut self, now: Time, end: RunEnd) {
+        self.state.close_run(end);
+        self.settle(now);
+    }
+
+    /// Returns how many c10d clients have come to the store since the round began.
+    pub(super) fn clients_seen(&self) -> u64 {
+        self.store.clients_seen()
+    }
+
     fn handle(&mut self, now: Time, id: NodeId, message: ToHost) {
         self.state.alive(now, id, None);
         match message {
             ToHost::Ready => self.state.ready(now, id),
-            ToHost::Failed { round, failure } => self.state.fail(id, round, *failure, self.store.clients_seen()),
             ToHost::Finished { round } => self.state.finish(id, round),
             ToHost::Leave { why } => self.state.lose(now, id, Loss::Left(why)),
-            ToHost::Alive { round, idle } => self.state.alive(now, id, Some((round, idle))),
+            ToHost::Alive { round } => self.state.alive(now, id, round),
             // One that was given up a moment ago has nothing to say any more.
             ToHost::Message(bytes) if self.state.nodes.contains_key(&id) => self.heard.push(Heard::Letter(id, bytes)),
             ToHost::Message(_) => {}

@@ -1,7 +1,7 @@
 //! Whether a round begins, goes on or ends, and why. Pure: time and knowledge come in as values.
 
 use super::{
-    policy::{self, Side},
+    policy::Side,
     settings::Settings,
     state::{Loss, Stage, State, Time, Trouble},
 };
@@ -20,12 +20,8 @@ pub(super) enum Decision {
     Begin,
     /// Everybody who can come after the host died is here: go on gathering.
     Resume,
-    /// End the round; the next begins after this wait, as a restart or not.
-    EndRound {
-        end: RoundEnd,
-        restart: bool,
-        wait: Duration,
-    },
+    /// End the round; nodes gather for the next.
+    EndRound(RoundEnd),
     EndRun(RunEnd),
 }
 
@@ -50,8 +46,6 @@ pub(super) enum Reason {
     Running { nodes: usize },
     /// Everything that is needed is there.
     Complete { nodes: usize },
-    /// The round ended, and what follows.
-    Policy(policy::Reason),
     /// The number of nodes may not change.
     NodesFixed,
     /// This side of the network has too few of the last round's nodes.
@@ -70,50 +64,31 @@ pub(super) enum Reason {
 pub(super) fn decide(now: Time, state: &State, settings: &Settings) -> (Decision, Reason) {
     match state.stage {
         Stage::Over(_) => (Decision::Wait(None), Reason::Over),
-        Stage::Running => running(now, state, settings),
+        Stage::Running => running(state, settings),
         Stage::Succeeding(until) => succeeding(now, until, state, settings),
         Stage::Gathering => gathering(now, state, settings),
     }
 }
 
-fn running(now: Time, state: &State, settings: &Settings) -> (Decision, Reason) {
-    match &state.trouble {
-        Some(Trouble::Failed(failure)) => {
-            return after_failure(now, RoundEnd::Failed(failure.clone()), state, settings);
-        }
-        Some(Trouble::Lost { host, loss }) => return after_loss(host, loss, state, settings),
-        None => {}
+fn running(state: &State, settings: &Settings) -> (Decision, Reason) {
+    if let Some(Trouble { host, loss }) = &state.trouble {
+        return after_loss(host, loss, state, settings);
     }
     if state.done >= state.running {
         return (Decision::EndRun(RunEnd::Finished), Reason::Complete { nodes: state.running });
-    }
-    let idle_at = settings.hang_timeout.map(|timeout| state.progress_at + timeout);
-    if idle_at.is_some_and(|at| now >= at) {
-        let idle = now - state.progress_at;
-        return after_failure(now, RoundEnd::Hung { idle }, state, settings);
     }
     let full = state.running >= settings.nodes_max as usize;
     match state.ready.first().and_then(|(_, id)| state.nodes.get(id)) {
         // Work that is done is not thrown away for a newcomer.
         Some(_) if full || state.done > 0 || !settings.elastic() => {
-            (Decision::Wait(idle_at), Reason::Full { nodes: state.running, waiting: state.ready.len() })
+            (Decision::Wait(None), Reason::Full { nodes: state.running, waiting: state.ready.len() })
         }
         Some(newcomer) => {
             let end = RoundEnd::NodeWaiting { host: newcomer.card.host.clone() };
-            let decision = Decision::EndRound { end, restart: false, wait: Duration::ZERO };
-            (decision, Reason::Room { nodes: state.running, max: settings.nodes_max })
+            (Decision::EndRound(end), Reason::Room { nodes: state.running, max: settings.nodes_max })
         }
-        None => (Decision::Wait(idle_at), Reason::Running { nodes: state.running }),
+        None => (Decision::Wait(None), Reason::Running { nodes: state.running }),
     }
-}
-
-fn after_failure(now: Time, end: RoundEnd, state: &State, settings: &Settings) -> (Decision, Reason) {
-    let (decision, reason) = policy::after_failure(now, &state.history, settings);
-    let decision = match decision {
-        policy::Decision::Restart(wait) => Decision::EndRound { end, restart: true, wait },
-        policy::Decision::GiveUp => Decision::EndRun(RunEnd::Failed { end, reason: reason.to_string() }),
-    };
-    (decision, Reason::Policy(reason))
 }
 
 fn after_loss(host: &str, loss: &Loss, state: &State, settings: &Settings) -> (Decision, Reason) {
@@ -128,8 +103,7 @@ fn after_loss(host: &str, loss: &Loss, state: &State, settings: &Settings) -> (D
         _ if settings.elastic() && !state.may_go_on() => Reason::Minority(state.side),
         _ if !settings.elastic() && settings.restarts_max == 0 && too_few => Reason::NodesFixed,
         _ => {
-            let decision = Decision::EndRound { end, restart: false, wait: Duration::ZERO };
-            return (decision, Reason::NodesLeft { left });
+            return (Decision::EndRound(end), Reason::NodesLeft { left });
         }
     };
     (Decision::EndRun(RunEnd::Failed { end, reason: reason.at(Duration::ZERO) }), reason)
@@ -151,7 +125,7 @@ fn succeeding(now: Time, until: Time, state: &State, settings: &Settings) -> (De
 
 fn gathering(now: Time, state: &State, settings: &Settings) -> (Decision, Reason) {
     let left = state.nodes.len();
-    if let Some(Trouble::Lost { host, loss: Loss::Left(why) }) = &state.trouble
+    if let Some(Trouble { host, loss: Loss::Left(why) }) = &state.trouble
         && state.stops(settings)
     {
         let by = format!("{why} on {host}");
@@ -161,7 +135,7 @@ fn gathering(now: Time, state: &State, settings: &Settings) -> (Decision, Reason
         return minority(state);
     }
     if now < state.not_before {
-        let reason = Reason::Backoff { restart: state.history.restarts, until: state.not_before };
+        let reason = Reason::Backoff { restart: state.restarts, until: state.not_before };
         return (Decision::Wait(Some(state.not_before)), reason);
     }
     let until = state.opened_at + settings.join_timeout;
@@ -269,7 +243,6 @@ impl fmt::Display for Sentence<'_> {
             }
             Reason::Running { nodes } => write!(f, "a round of {nodes} nodes is on"),
             Reason::Complete { nodes } => write!(f, "{nodes} nodes are here"),
-            Reason::Policy(reason) => write!(f, "{reason}"),
             Reason::NodesFixed => {
                 write!(f, "the run needs all its nodes and no restarts are allowed (--nnodes MIN:MAX, --max-restarts)")
             }

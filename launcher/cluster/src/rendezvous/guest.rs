@@ -163,7 +163,6 @@ impl Member {
     /// Tells the host that this node lives, and notices when the host does not.
     pub(super) fn keep_alive(&mut self, now: Time) {
         let round = self.round();
-        let idle = self.shared.idle(now);
         let Seat::Guest(link) = &mut self.seat else { return };
         let quiet = now.saturating_sub(link.heard);
         if quiet >= self.settings.silence_max {
@@ -172,7 +171,7 @@ impl Member {
         }
         if now >= link.ticked + self.settings.silence_max / KEEP_ALIVES {
             link.ticked = now;
-            self.say(now, ToHost::Alive { round, idle });
+            self.say(now, ToHost::Alive { round });
         }
     }
 

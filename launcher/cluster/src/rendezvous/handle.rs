@@ -1,4 +1,4 @@
-//! What the group of this node holds of the rendezvous.
+//! What the owner loop of this node holds of the rendezvous.
 
 use super::{
     coordinator::Coordinator,
@@ -7,15 +7,15 @@ use super::{
     error::RendezvousError,
     guests::Guests,
     member::{Command, Member, Seat, Shared, WAKER},
-    news::News,
+    news::{News, RoundEnd, RunEnd},
     seek::Search,
     settings::{Place, Settings},
-    state::State,
+    state::{Restart, State},
     unread::Unread,
 };
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use enn_broker::tcpstore::{ForeignHandler, Options, PeerPolicy, StoreHandle, serve_on};
-use enn_common::{failure::Failure, wire::node::NodeId};
+use enn_common::wire::node::NodeId;
 use mio::{Poll, Waker};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
@@ -70,13 +70,8 @@ impl Rendezvous {
         let (Opened::Host { at, .. } | Opened::Guest { at, .. }) = &opened;
         let is_host = matches!(opened, Opened::Host { .. });
         let silence_max = settings.silence_max;
-        let shared = Shared {
-            wake,
-            progress: Arc::new(AtomicU64::new(0)),
-            origin: Instant::now(),
-            store: Arc::new(Mutex::new(at.clone())),
-            unread: Unread::default(),
-        };
+        let shared =
+            Shared { wake, origin: Instant::now(), store: Arc::new(Mutex::new(at.clone())), unread: Unread::default() };
         let now = shared.now();
         let (seat, standby) = match opened {
             Opened::Host { listeners, at } => {
@@ -164,19 +159,9 @@ impl Rendezvous {
         self.tell(Command::Join { seen: self.seen.load(Ordering::Relaxed) });
     }
 
-    /// A worker of this node failed in `round`.
-    pub fn failed(&self, round: u64, failure: Failure) {
-        self.tell(Command::Failed { round, failure: Box::new(failure) });
-    }
-
     /// All workers of this node exited 0 in `round`.
     pub fn finished(&self, round: u64) {
         self.tell(Command::Finished { round });
-    }
-
-    /// A worker of this node made progress. Costs next to nothing; call it as often as there is some.
-    pub fn progress(&self) {
-        self.shared.made_progress(self.shared.now());
     }
 
     /// This node was asked to stop, by a signal say. The answer is `News::RunEnded`.
@@ -204,6 +189,22 @@ impl Rendezvous {
     /// more. Letters that it sent before come before.
     pub fn bequeath(&self) {
         self.tell(Command::Bequeath);
+    }
+
+    /// The supervisor of the run ends this round: another one follows as restart `number`, not before `wait` has passed. A round that is
+    /// over already is not ended again. Only the host says so.
+    pub fn end_round(&self, round: u64, end: RoundEnd, number: u32, wait: Duration) {
+        self.tell(Command::EndRound { round, end: Box::new(end), restart: Restart { number, wait } });
+    }
+
+    /// The supervisor of the run ends it. Only the host says so.
+    pub fn end_run(&self, end: RunEnd) {
+        self.tell(Command::EndRun { end: Box::new(end) });
+    }
+
+    /// Asks how many c10d clients have come to the store since the round began. `News::StoreClients` answers. Only the host asks.
+    pub fn count_clients(&self) {
+        self.tell(Command::CountClients);
     }
 
     /// Returns the name of this node's agent.

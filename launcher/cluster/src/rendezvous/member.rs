@@ -11,24 +11,18 @@ use super::{
     pipe::Pipe,
     seek::{Fate, Search, WayBack},
     settings::Settings,
-    state::{Loss, Time},
+    state::{Loss, Restart, Time},
     unread::Unread,
 };
 use crossbeam_channel::{Receiver, Sender};
 use enn_broker::tcpstore::ForeignConnection;
-use enn_common::{
-    failure::Failure,
-    wire::node::{FromHost, LastRound, NodeDescription, NodeId, Roster, RoundEnd, StandbyEndpoint, ToHost},
-};
+use enn_common::wire::node::{FromHost, LastRound, NodeDescription, NodeId, Roster, RoundEnd, StandbyEndpoint, ToHost};
 use mio::{Events, Poll, Token, Waker};
 use nix::sys::eventfd::EventFd;
 use std::{
     io::ErrorKind,
     net::{SocketAddr, TcpListener},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -51,10 +45,6 @@ pub(super) enum Command {
     Join {
         seen: u64,
     },
-    Failed {
-        round: u64,
-        failure: Box<Failure>,
-    },
     Finished {
         round: u64,
     },
@@ -76,6 +66,18 @@ pub(super) enum Command {
     },
     /// For the host.
     Bequeath,
+    /// For the host: its supervisor ends this round.
+    EndRound {
+        round: u64,
+        end: Box<RoundEnd>,
+        restart: Restart,
+    },
+    /// For the host: its supervisor ends the run.
+    EndRun {
+        end: Box<RunEnd>,
+    },
+    /// For the host.
+    CountClients,
     Stranger(ForeignConnection),
     Resolved {
         number: u64,
@@ -88,8 +90,6 @@ pub(super) enum Command {
 #[derive(Debug, Clone)]
 pub(super) struct Shared {
     pub(super) wake: Arc<EventFd>,
-    /// Milliseconds since `origin` of the last progress.
-    pub(super) progress: Arc<AtomicU64>,
     pub(super) origin: Instant,
     /// Where this node reaches the store.
     pub(super) store: Arc<Mutex<(String, u16)>>,
@@ -107,15 +107,6 @@ impl Shared {
 
     pub(super) fn set_store(&self, at: (String, u16)) {
         *self.store.lock().unwrap_or_else(PoisonError::into_inner) = at;
-    }
-
-    pub(super) fn made_progress(&self, now: Time) {
-        self.progress.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-
-    /// Age of the last progress.
-    pub(super) fn idle(&self, now: Time) -> Duration {
-        now.saturating_sub(Duration::from_millis(self.progress.load(Ordering::Relaxed)))
     }
 }
 
@@ -276,7 +267,7 @@ impl Member {
     fn advance(&mut self, now: Time) -> bool {
         match &mut self.seat {
             Seat::Host(coordinator) => {
-                coordinator.say_own(now, ToHost::Alive { round: None, idle: self.shared.idle(now) });
+                coordinator.say_own(now, ToHost::Alive { round: None });
                 coordinator.advance(now);
                 let heard = coordinator.take_heard();
                 let more = !heard.is_empty();
@@ -295,7 +286,6 @@ impl Member {
     fn obey(&mut self, now: Time, command: Command) {
         match command {
             Command::Join { seen } => self.join(now, seen),
-            Command::Failed { round, failure } => self.say(now, ToHost::Failed { round, failure }),
             Command::Finished { round } => self.say(now, ToHost::Finished { round }),
             Command::Leave { why } => self.leave(now, why),
             Command::Post { to, bytes } => self.post(now, to, bytes),
@@ -304,6 +294,21 @@ impl Member {
             Command::Bequeath => {
                 if let Seat::Host(coordinator) = &mut self.seat {
                     coordinator.bequeath(now);
+                }
+            }
+            Command::EndRound { round, end, restart } => {
+                if let Seat::Host(coordinator) = &mut self.seat {
+                    coordinator.close_round(now, round, *end, restart);
+                }
+            }
+            Command::EndRun { end } => {
+                if let Seat::Host(coordinator) = &mut self.seat {
+                    coordinator.close_run(now, *end);
+                }
+            }
+            Command::CountClients => {
+                if let Seat::Host(coordinator) = &self.seat {
+                    self.tell(News::StoreClients(coordinator.clients_seen()));
                 }
             }
             Command::Stranger(stranger) => {
@@ -433,9 +438,7 @@ impl Member {
             return;
         };
         let round = roster.round;
-        let restarts = roster.restarts;
         let host = roster.host;
-        self.shared.made_progress(self.shared.now());
         self.host_rank = Some(roster.host_rank);
         self.roster = Some(roster);
         self.rank = node_rank;
@@ -443,9 +446,9 @@ impl Member {
         self.running = true;
         self.ready = false;
         let master = self.shared.store();
-        self.tell(News::Round(RoundPlan { round, restarts, node_rank, members, master, host, nodes }));
+        self.tell(News::Round(RoundPlan { round, node_rank, members, master, host, nodes }));
         let now = self.shared.now();
-        self.say(now, ToHost::Alive { round: Some(round), idle: Duration::ZERO });
+        self.say(now, ToHost::Alive { round: Some(round) });
     }
 
     /// The last round this node was told of.
@@ -458,10 +461,6 @@ impl Member {
             return;
         }
         self.running = false;
-        if let (RoundEnd::Failed(_) | RoundEnd::Hung { .. }, Some(roster)) = (&end, &mut self.roster) {
-            // What a node that takes over has to know.
-            Arc::make_mut(roster).restarts += 1;
-        }
         self.tell(News::RoundEnded(end));
     }
 

@@ -8,8 +8,6 @@ pub use enn_common::wire::node::{Member, NodeId, RoundEnd, RunEnd};
 pub struct RoundPlan {
     /// Number of the round, from 0.
     pub round: u64,
-    /// Restarts of the run so far; membership changes are not counted.
-    pub restarts: u32,
     /// Rank of this node: index into `members`.
     pub node_rank: u32,
     /// All nodes.
@@ -49,6 +47,8 @@ pub enum News {
         /// How that is known.
         reason: String,
     },
+    /// Answer to `count_clients`: so many c10d clients have come to the store since the round began.
+    StoreClients(u64),
     /// The host cannot be reached any more, why; a round, or the end of the run, is told later.
     HostLost(String),
     /// A letter, for the program that the nodes run together. On the host: from that node; elsewhere from the host.

@@ -354,7 +354,7 @@ mod tests {
         let successor =
             |rank: &u32| Successor { node_rank: *rank, at: StandbyEndpoint { host: format!("n{rank}"), port: 1 } };
         let successors = ranks.iter().map(successor).collect();
-        Roster { round: 0, restarts: 0, members: Members::default(), host_rank: 0, host: NodeId(0), successors }
+        Roster { round: 0, members: Members::default(), host_rank: 0, host: NodeId(0), successors }
     }
 
     /// A search of rank 2 after the host, rank 0, was lost.

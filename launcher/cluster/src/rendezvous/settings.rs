@@ -28,12 +28,6 @@ pub struct Settings {
     pub host: String,
     /// Restarts allowed over the whole run.
     pub restarts_max: u32,
-    /// Restarts are counted within this window only; `None`: over the whole run.
-    pub restart_window: Option<Duration>,
-    /// Wait before a restart, doubled each time.
-    pub backoff: Duration,
-    /// Whether a round that failed twice before any worker was ready is tried again.
-    pub retry_early: bool,
     /// Longest wait for `nodes_min` nodes (join_timeout, 600 s).
     pub join_timeout: Duration,
     /// Wait for more once `nodes_min` are there (last_call_timeout, 30 s).
@@ -141,9 +135,6 @@ pub(super) mod tests {
             local_addr: None,
             host: "n0".into(),
             restarts_max: 0,
-            restart_window: None,
-            backoff: Duration::ZERO,
-            retry_early: false,
             join_timeout: Duration::from_secs(600),
             last_call: Duration::from_secs(30),
             silence_max: Duration::from_secs(5),

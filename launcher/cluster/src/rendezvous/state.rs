@@ -5,12 +5,11 @@
 
 use super::{
     decide::{Decision, Reason},
-    policy::{History, Side, may_go_on},
+    policy::{Side, may_go_on},
     settings::Settings,
 };
-use enn_common::{
-    failure::Failure,
-    wire::node::{FromHost, LastRound, Members, NodeDescription, NodeId, Roster, RoundEnd, RunEnd, Successor},
+use enn_common::wire::node::{
+    FromHost, LastRound, Members, NodeDescription, NodeId, Roster, RoundEnd, RunEnd, Successor,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -25,8 +24,6 @@ pub(super) type Time = Duration;
 
 /// Members that may take over, told with every round: more would not be tried in the time there is.
 pub(super) const HEIRS_MAX: usize = 16;
-/// Restarts whose time is remembered.
-const RESTART_TIMES_MAX: usize = 4096;
 
 /// Where a node stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,13 +90,11 @@ impl fmt::Display for Loss {
     }
 }
 
-/// What the next decision has to answer.
+/// What the next decision has to answer: a node is gone.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Trouble {
-    /// A worker failed.
-    Failed(Box<Failure>),
-    /// A node is gone.
-    Lost { host: String, loss: Loss },
+pub(super) struct Trouble {
+    pub(super) host: String,
+    pub(super) loss: Loss,
 }
 
 /// Where the run stands.
@@ -113,6 +108,15 @@ pub(super) enum Stage {
     Running,
     /// Nothing follows.
     Over(RunEnd),
+}
+
+/// A restart after a round that the supervisor ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Restart {
+    /// Restarts of the run, with this one.
+    pub(super) number: u32,
+    /// Time from the end of the round to the next one.
+    pub(super) wait: Duration,
 }
 
 /// What has to be told, and to whom.
@@ -169,19 +173,17 @@ pub(super) struct State {
     before: Option<Side>,
     /// Members that did not say so.
     unaware: usize,
-    /// When gathering began, the last node came, the next round may begin, any worker last made progress.
+    /// When gathering began, the last node came, the next round may begin.
     pub(super) opened_at: Time,
     pub(super) last_join: Time,
     pub(super) not_before: Time,
-    pub(super) progress_at: Time,
     pub(super) trouble: Option<Trouble>,
     /// How many could take over if this host died now.
     pub(super) heirs: usize,
     /// The last node lost, for a run that ends for want of nodes.
     pub(super) last_loss: Option<(String, Loss)>,
-    pub(super) history: History,
-    /// How the last early failure looked.
-    early: Option<(Option<i32>, Option<i32>, Option<String>)>,
+    /// Restarts of the run, as its supervisor said last.
+    pub(super) restarts: u32,
     /// Nodes that asked for the next round before this one has ended.
     eager: Vec<NodeId>,
     joined: u64,
@@ -209,12 +211,10 @@ impl State {
             opened_at: now,
             last_join: now,
             not_before: now,
-            progress_at: now,
             trouble: None,
             heirs: 0,
             last_loss: None,
-            history: History::default(),
-            early: None,
+            restarts: 0,
             eager: Vec::new(),
             joined: 0,
             told: Vec::new(),
@@ -227,8 +227,6 @@ impl State {
         let (now, deadline) = times;
         let mut state = Self::open(host, settings, now);
         state.rounds = last.round + 1;
-        state.history.restarts = last.restarts;
-        state.history.times = (0..last.restarts.min(RESTART_TIMES_MAX as u32)).map(|_| now).collect();
         state.side = Side { nodes: last.members.len(), dead, here: 0, with_host: false };
         state.stage = Stage::Succeeding(deadline);
         state
@@ -327,7 +325,7 @@ impl State {
             // It never said how its round ended: nobody may wait for its workers.
             Phase::Running | Phase::Done => {
                 let host = node.card.host.clone();
-                self.trouble.get_or_insert(Trouble::Lost { host, loss: Loss::Left("its workers are gone".into()) });
+                self.trouble.get_or_insert(Trouble { host, loss: Loss::Left("its workers are gone".into()) });
                 return self.eager.push(id);
             }
         }
@@ -341,23 +339,6 @@ impl State {
             self.missing.remove(&rank);
         }
         self.last_join = now;
-    }
-
-    /// A worker failed. `clients` is how many c10d clients the store has seen in this round.
-    pub(super) fn fail(&mut self, id: NodeId, round: u64, failure: Failure, clients: u64) {
-        if !self.runs(id, round) || matches!(self.trouble, Some(Trouble::Failed(_))) {
-            return;
-        }
-        let failure = Failure { early: failure.early && clients == 0, ..failure };
-        let looks = failure.early.then(|| (failure.code, failure.signal, failure.message.clone()));
-        self.history.early_failures = match (&looks, &self.early) {
-            (None, _) => 0,
-            (Some(now), Some(before)) if now == before => self.history.early_failures + 1,
-            (Some(_), _) => 1,
-        };
-        self.early = looks;
-        // A failure explains more than the loss of a node that came with it.
-        self.trouble = Some(Trouble::Failed(Box::new(failure)));
     }
 
     /// All workers of a node exited 0.
@@ -376,14 +357,10 @@ impl State {
             && self.nodes.get(&id).is_some_and(|node| node.phase == Phase::Running)
     }
 
-    /// A node lives; what it says with that.
-    pub(super) fn alive(&mut self, now: Time, id: NodeId, said: Option<(Option<u64>, Duration)>) {
+    /// A node lives; the last round that it was told of, if it says so.
+    pub(super) fn alive(&mut self, now: Time, id: NodeId, round: Option<u64>) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         node.heard = now;
-        let Some((round, idle)) = said else { return };
-        if node.phase == Phase::Running {
-            self.progress_at = self.progress_at.max(now.saturating_sub(idle));
-        }
         if !node.knows && round.is_some_and(|round| round + 1 == self.rounds) {
             node.knows = true;
             self.unaware -= 1;
@@ -440,7 +417,7 @@ impl State {
             self.last_join = now;
         }
         if ends {
-            self.trouble.get_or_insert(Trouble::Lost { host, loss });
+            self.trouble.get_or_insert(Trouble { host, loss });
         }
     }
 
@@ -449,9 +426,9 @@ impl State {
         self.trouble = None;
         match decision {
             Decision::Wait(_) => {}
-            Decision::Begin => self.begin(now, settings),
+            Decision::Begin => self.begin(settings),
             Decision::Resume => self.stage = Stage::Gathering,
-            Decision::EndRound { end, restart, wait } => self.end_round(now, end, restart, wait),
+            Decision::EndRound(end) => self.end_round(now, end, Duration::ZERO),
             Decision::EndRun(end) => {
                 self.told.push(Told::All(FromHost::RunEnded(end.clone())));
                 self.stage = Stage::Over(end);
@@ -459,7 +436,24 @@ impl State {
         }
     }
 
-    fn begin(&mut self, now: Time, settings: &Settings) {
+    /// The supervisor ends this round, and another one follows. A round that is over already is not ended again.
+    pub(super) fn close_round(&mut self, now: Time, round: u64, end: RoundEnd, restart: Restart) {
+        if self.stage == Stage::Running && round + 1 == self.rounds {
+            self.trouble = None;
+            self.restarts = restart.number;
+            self.end_round(now, end, restart.wait);
+        }
+    }
+
+    /// The supervisor ends the run.
+    pub(super) fn close_run(&mut self, end: RunEnd) {
+        if !matches!(self.stage, Stage::Over(_)) {
+            self.told.push(Told::All(FromHost::RunEnded(end.clone())));
+            self.stage = Stage::Over(end);
+        }
+    }
+
+    fn begin(&mut self, settings: &Settings) {
         let mut ids: Vec<NodeId> = self.ready.iter().map(|(_, id)| *id).collect();
         let place = |id: &NodeId| {
             let node = &self.nodes[id];
@@ -488,7 +482,6 @@ impl State {
         self.running = ids.len();
         self.done = 0;
         self.side = Side { nodes: ids.len(), dead: 0, here: ids.len(), with_host: ids.contains(&self.host) };
-        self.progress_at = now;
         self.last_loss = None;
         self.stage = Stage::Running;
         self.told.push(Told::Begin { roster, ranks: ids });
@@ -510,7 +503,6 @@ impl State {
         let heirs = if inherits { self.heirs_among((0u32..).zip(cards())) } else { Vec::new() };
         Roster {
             round: self.rounds,
-            restarts: self.history.restarts,
             members: Members::pack(cards().map(|card| (&*card.host, card.local_world, &*card.role))),
             host: self.host,
             host_rank: (0u32..).zip(ids).find(|(_, id)| **id == self.host).map_or(0, |(rank, _)| rank),
@@ -532,14 +524,7 @@ impl State {
         heirs
     }
 
-    fn end_round(&mut self, now: Time, end: RoundEnd, restart: bool, wait: Duration) {
-        if restart {
-            self.history.restarts += 1;
-            self.history.times.push_back(now);
-            if self.history.times.len() > RESTART_TIMES_MAX {
-                self.history.times.pop_front();
-            }
-        }
+    fn end_round(&mut self, now: Time, end: RoundEnd, wait: Duration) {
         let mut members = Vec::with_capacity(self.running);
         for (id, node) in &mut self.nodes {
             if matches!(node.phase, Phase::Running | Phase::Done) {

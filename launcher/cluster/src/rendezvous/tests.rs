@@ -103,6 +103,11 @@ fn of(nodes_min: u32, nodes_max: u32) -> Settings {
     Settings { nodes_min, nodes_max, last_call: Duration::from_millis(300), ..settings() }
 }
 
+/// The supervisor on the host ends a round because of a failure.
+fn end_round(host: &Rendezvous, round: u64, failure: &Failure) {
+    host.end_round(round, RoundEnd::Failed(Box::new(failure.clone())), 1, Duration::ZERO);
+}
+
 fn hosts(plan: &RoundPlan) -> Vec<&str> {
     plan.members.iter().map(|member| member.host.as_str()).collect()
 }
@@ -114,20 +119,20 @@ fn one_node_begins_restarts_and_finishes_at_once() {
     rendezvous.join();
     let plan = round(&rendezvous);
     eprintln!("the round came {:?} after join", began.elapsed());
-    assert_eq!((plan.round, plan.restarts, plan.node_rank, plan.members.len()), (0, 0, 0, 1));
+    assert_eq!((plan.round, plan.node_rank, plan.members.len()), (0, 0, 1));
     assert_eq!(plan.members[0], Member { host: "n0".into(), local_world: 2, role: "default".into() });
     assert_eq!(plan.master, rendezvous.store());
     TcpStream::connect((&*plan.master.0, plan.master.1)).unwrap();
     let failure = Failure { host: "n0".into(), code: Some(3), ..Failure::default() };
-    rendezvous.failed(0, failure.clone());
-    // The second failure of a round changes nothing.
-    rendezvous.failed(0, Failure { code: Some(4), ..failure.clone() });
+    end_round(&rendezvous, 0, &failure);
+    // A round that is over is not ended again.
+    end_round(&rendezvous, 0, &Failure { code: Some(4), ..failure.clone() });
     assert_eq!(round_end(&rendezvous), RoundEnd::Failed(Box::new(failure)));
     let began = Instant::now();
     rendezvous.join();
     let plan = round(&rendezvous);
     eprintln!("the next round came {:?} after join", began.elapsed());
-    assert_eq!((plan.round, plan.restarts), (1, 1));
+    assert_eq!(plan.round, 1);
     rendezvous.finished(1);
     assert_eq!(run_end(&rendezvous), RunEnd::Finished);
     let began = Instant::now();
@@ -140,7 +145,7 @@ fn joining_twice_is_joining_once() {
     let rendezvous = Rendezvous::start(Settings { restarts_max: 1, ..settings() }).unwrap();
     rendezvous.join();
     assert_eq!(round(&rendezvous).round, 0);
-    rendezvous.failed(0, Failure::default());
+    end_round(&rendezvous, 0, &Failure::default());
     // The group's workers are gone before it hears of the round's end; when it hears of that, it asks again.
     rendezvous.join();
     assert!(matches!(round_end(&rendezvous), RoundEnd::Failed(_)));
@@ -163,22 +168,23 @@ fn three_nodes_share_rounds_failures_and_the_end() {
     assert_eq!(ranks, [0, 1, 2]);
     assert!(plans.iter().all(|plan| plan.members == plans[0].members && plan.master == plans[0].master));
     let failure = Failure { rank: 5, host: "n2".into(), stderr: "why".into(), ..Failure::default() };
-    nodes[2].failed(0, failure.clone());
+    end_round(&nodes[0], 0, &failure);
     for node in &nodes {
         assert_eq!(round_end(node), RoundEnd::Failed(Box::new(failure.clone())));
     }
     nodes.iter().for_each(Rendezvous::join);
     for (node, before) in nodes.iter().zip(&plans) {
         let plan = round(node);
-        assert_eq!((plan.round, plan.restarts, plan.node_rank), (1, 1, before.node_rank), "ranks stay");
+        assert_eq!((plan.round, plan.node_rank), (1, before.node_rank), "ranks stay");
     }
     nodes[0].finished(1);
     nodes[2].finished(1);
-    nodes[1].failed(1, failure.clone());
+    let end = RoundEnd::Failed(Box::new(failure.clone()));
+    nodes[0].end_run(RunEnd::Failed { end, reason: "all restarts are used up".into() });
     for node in &nodes {
         let RunEnd::Failed { end, reason } = run_end(node) else { panic!("no failure") };
         assert_eq!(end, RoundEnd::Failed(Box::new(failure.clone())));
-        assert_eq!(reason, "all 1 restarts are used up (--max-restarts 1)");
+        assert_eq!(reason, "all restarts are used up");
     }
 }
 
@@ -246,7 +252,7 @@ fn a_late_node_ends_the_round_until_the_run_is_full() {
     }
     for node in &nodes {
         let plan = round(node);
-        assert_eq!((plan.round, plan.restarts, plan.members.len()), (1, 0, 3));
+        assert_eq!((plan.round, plan.members.len()), (1, 3));
     }
     let spare = guest(3, port, &common);
     let reason = waiting(&spare, "has all its");
@@ -260,7 +266,7 @@ fn a_late_node_ends_the_round_until_the_run_is_full() {
     }
     for node in nodes.iter().chain([&spare]) {
         let plan = round(node);
-        assert_eq!((plan.round, plan.restarts), (2, 0));
+        assert_eq!(plan.round, 2);
         assert_eq!(hosts(&plan), ["n0", "n1", "n3"]);
     }
 }
@@ -301,7 +307,7 @@ fn a_fixed_run_ends_with_a_node_or_waits_for_another() {
     let reason = waiting(&nodes[0], "waiting for 1 more");
     assert!(reason.starts_with("1 of 2 nodes are here (n0); waiting for 1 more, 600 s left"), "{reason}");
     nodes.push(guest(2, nodes[0].store().1, &common));
-    assert!(nodes.iter().map(round).all(|plan| hosts(&plan) == ["n0", "n2"] && plan.restarts == 0));
+    assert!(nodes.iter().map(round).all(|plan| hosts(&plan) == ["n0", "n2"]));
 }
 
 #[test]
@@ -361,7 +367,7 @@ fn the_host_dies_and_another_node_takes_over() {
     let nodes = start(4, &common);
     nodes.iter().map(round).for_each(drop);
     let failure = Failure { host: "n1".into(), ..Failure::default() };
-    nodes[1].failed(0, failure);
+    end_round(&nodes[0], 0, &failure);
     nodes.iter().map(round_end).for_each(drop);
     nodes.iter().for_each(Rendezvous::join);
     nodes.iter().map(round).for_each(drop);
@@ -376,7 +382,7 @@ fn the_host_dies_and_another_node_takes_over() {
     let plans: Vec<RoundPlan> = left.iter().map(round).collect();
     eprintln!("the next round came {:?} after the host's death", began.elapsed());
     for plan in &plans {
-        assert_eq!((plan.round, plan.restarts, plan.members.len()), (2, 1, 3), "they go on where they were");
+        assert_eq!((plan.round, plan.members.len()), (2, 3), "they go on where they were");
         assert_eq!(plan.master, plans[0].master);
     }
     TcpStream::connect((&*plans[0].master.0, plans[0].master.1)).expect("the new host serves a store");
@@ -387,7 +393,7 @@ fn the_host_dies_and_another_node_takes_over() {
     left.iter().map(round_end).for_each(drop);
     left.iter().for_each(Rendezvous::join);
     let plans: Vec<RoundPlan> = left.iter().map(round).collect();
-    assert!(plans.iter().all(|plan| (plan.round, plan.restarts, plan.members.len()) == (3, 1, 2)));
+    assert!(plans.iter().all(|plan| (plan.round, plan.members.len()) == (3, 2)));
     // Of two, neither can know.
     drop(left.remove(plans.iter().position(|plan| plan.node_rank == 0).unwrap()));
     assert!(matches!(round_end(&left[0]), RoundEnd::NodeLost { .. }));
@@ -480,14 +486,7 @@ impl Fake {
     fn begin(&mut self, members: u32, node_rank: u32, successors: Vec<Successor>) {
         let names: Vec<String> = (0..members).map(|n| format!("n{n}")).collect();
         let members = Members::pack(names.iter().map(|name| (name.as_str(), 1, "default")));
-        self.send(&FromHost::Roster(Box::new(Roster {
-            round: 4,
-            restarts: 2,
-            members,
-            host_rank: 0,
-            host: NodeId(0),
-            successors,
-        })));
+        self.send(&FromHost::Roster(Box::new(Roster { round: 4, members, host_rank: 0, host: NodeId(0), successors })));
         self.send(&FromHost::Begin { node_rank });
     }
 }
@@ -555,23 +554,12 @@ fn a_silent_host_is_given_up_and_told_so() {
 }
 
 #[test]
-fn no_progress_anywhere_is_a_hang() {
-    let nodes = start(2, &Settings { hang_timeout: Some(Duration::from_millis(800)), ..quick(of(2, 2)) });
-    nodes.iter().map(round).for_each(drop);
-    let began = Instant::now();
-    let paused = std::sync::mpsc::channel::<()>().1;
-    let mut beats = 0;
-    while began.elapsed() < Duration::from_millis(1500) {
-        nodes[1].progress();
-        beats += 1;
-        // A wait, not a poll: nothing ever comes.
-        let _nothing = paused.recv_timeout(Duration::from_millis(50));
-        assert!(!matches!(nodes[0].news(), Some(News::RoundEnded(_))), "one of them made progress");
-    }
-    assert!(beats > 5);
-    for node in &nodes {
-        assert!(matches!(round_end(node), RoundEnd::Hung { idle } if idle >= Duration::from_millis(800)));
-    }
+fn the_clients_of_the_store_are_counted_for_the_supervisor() {
+    let rendezvous = Rendezvous::start(settings()).unwrap();
+    rendezvous.join();
+    round(&rendezvous);
+    rendezvous.count_clients();
+    assert_eq!(next(&rendezvous), News::StoreClients(0));
 }
 
 #[test]

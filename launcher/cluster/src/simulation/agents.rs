@@ -5,6 +5,7 @@ use super::{
     leader_services::Leader,
     links::{Frame, Machine},
     processes::{Pid, Process},
+    programs,
     world::{Event, Time, World},
 };
 use crate::{
@@ -86,6 +87,7 @@ impl World {
             workers_max: self.plan.workers_max,
             leads,
             pages_period: self.plan.pages_period,
+            programs: self.plan.program_settings(),
         };
         let terms = self.plan.membership(&host);
         let own = NodeId(id);
@@ -122,7 +124,7 @@ impl World {
         if leads {
             self.first_leader(id);
         }
-        if !leads || self.plan.several_nodes() {
+        if !leads || self.plan.meets() {
             let now = self.now;
             self.agents.get_mut(&id).into_iter().for_each(|agent| agent.membership.join(now));
             self.serve_membership(id);
@@ -270,6 +272,9 @@ impl World {
             }
             NodeEffect::Lead { epoch, members, snapshot, .. } => self.next_leader(id, epoch, members, *snapshot),
             NodeEffect::End(end) => self.node_ended(id, end),
+            NodeEffect::StartPrograms(_) | NodeEffect::FindCause | NodeEffect::ClearGroup { .. } => {
+                self.apply_programs(id, effect);
+            }
         }
     }
 
@@ -406,7 +411,7 @@ impl World {
         let Some(agent) = self.agents.get_mut(&id) else { return };
         agent.end = Some(end);
         agent.over_at = Some(now);
-        if agent.leader.is_none() {
+        if agent.leader.is_none() || self.plan.programs {
             // The membership hears of it for a moment.
             self.at(now + Duration::from_secs(2), Event::AgentExits(id));
         }
@@ -423,6 +428,9 @@ impl World {
     /// Carries out what a membership asks for.
     pub(super) fn serve_membership(&mut self, id: u64) {
         while let Some(action) = self.agents.get_mut(&id).and_then(|agent| agent.membership.next_action()) {
+            if let (true, Some(nodes)) = (self.plan.programs, programs::begun(&action)) {
+                self.check_store_cleared(nodes);
+            }
             match action {
                 Action::Notify(news) => self.notified(id, news),
                 Action::Send(link, packet) => self.send(id, link, packet),
@@ -455,6 +463,8 @@ impl World {
     /// The membership has news for the node agent and the supervisor.
     fn notified(&mut self, id: u64, news: News) {
         let elastic = self.plan.elastic();
+        let news = if self.plan.programs { self.notified_of_programs(id, news) } else { Some(news) };
+        let Some(news) = news else { return };
         let Some(agent) = self.agents.get_mut(&id) else { return };
         let leads = agent.leader.is_some();
         match news {
@@ -496,7 +506,7 @@ impl World {
                 agent.link_epoch = None;
                 self.feed_node(id, NodeInput::LeaderLost { reason });
             }
-            News::Letter { .. } => {}
+            News::Letter { .. } | News::StoreClients(_) => {}
         }
     }
 

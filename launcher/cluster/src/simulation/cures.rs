@@ -46,6 +46,7 @@ fn plan(nodes: u32) -> RunPlan {
         pages_period: SECOND / 2,
         silence_max: 5 * SECOND,
         scripts: None,
+        programs: false,
     }
 }
 

@@ -167,6 +167,10 @@ pub(super) fn plan_faults(random: &mut Random, plan: &RunPlan) -> Vec<PlannedFau
         // Nobody would ever notice.
         faults.retain(|planned| !planned.fault.may_hang_in_step());
     }
+    if plan.programs {
+        // Their leader takes no requests.
+        faults.retain(|planned| !matches!(planned.fault, Fault::Request(_)));
+    }
     faults.sort_by_key(|fault| fault.at);
     faults
 }
@@ -379,7 +383,9 @@ impl World {
     }
 
     fn signal_node(&mut self, id: u64, signal: StopSignal) {
-        self.node_later(id, NodeInput::Signal(signal));
+        let programs = self.plan.programs;
+        let program_signal = NodeInput::ProgramSignal(Self::program_signal(signal));
+        self.node_later(id, if programs { program_signal } else { NodeInput::Signal(signal) });
     }
 
     fn disturb_disk(&mut self, kind: DiskFault, time: Duration) {
@@ -496,7 +502,10 @@ impl World {
             CrashPoint::Commit => matches!(effect, Effect::Commit(_)),
             CrashPoint::HandOff => matches!(effect, Effect::HandOff(_)),
             CrashPoint::Answer => matches!(effect, Effect::Answer { .. }),
-            CrashPoint::BeginRound => matches!(effect, Effect::Send { command: NodeCommand::BeginRound { .. }, .. }),
+            CrashPoint::BeginRound => matches!(
+                effect,
+                Effect::Send { command: NodeCommand::BeginRound { .. } | NodeCommand::BeginGroup { .. }, .. }
+            ),
             CrashPoint::RoundStarted => matches!(effect, Effect::Journal(EventKind::RoundStarted { .. })),
             CrashPoint::Finish => matches!(effect, Effect::Finish(_)),
         };

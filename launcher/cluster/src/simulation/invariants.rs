@@ -22,6 +22,7 @@ use super::{
     leader_services::Leader,
     links::Machine,
     processes::{EndedBy, Pid, Process, Stage, TrainingState},
+    programs::ProgramRounds,
     world::{Time, World},
 };
 use crate::{
@@ -83,6 +84,8 @@ struct SeenRequest {
 /// What one leader was told and did.
 #[derive(Debug, Default)]
 pub(super) struct LeaderView {
+    /// Membership that it was told of last.
+    epoch: Option<Epoch>,
     inventoried: BTreeSet<NodeId>,
     workers: BTreeMap<WorkerId, SeenWorker>,
     last_worker: Option<WorkerId>,
@@ -167,6 +170,9 @@ pub(super) struct Observer {
     /// Hangs whose stacks were written.
     pub(super) stacks: u64,
     pub(super) node_ends: BTreeMap<u64, NodeEnd>,
+    pub(super) programs: ProgramRounds,
+    /// Leader and number of the round of programs that was begun last.
+    pub(super) last_group: Option<(u64, u64)>,
     last_stop_end: BTreeMap<u64, Time>,
 }
 
@@ -281,8 +287,10 @@ impl World {
 
     /// A supervisor gets an input.
     pub(super) fn input_observed(&mut self, id: u64, leader: &Leader, input: &Input) {
-        let epoch = leader.epoch;
+        let epoch = self.view(id).epoch.unwrap_or(leader.epoch);
         match input {
+            // The next membership may have formed already, when many inputs wait.
+            Input::MembershipFormed { epoch, .. } => self.view(id).epoch = Some(*epoch),
             Input::Node { node, event } => self.event_observed(id, *node, event, epoch),
             Input::NodeLost { node, .. } => self.node_lost_for(id, *node),
             Input::MembershipOver(end) => {
@@ -455,6 +463,7 @@ impl World {
                 self.snapshot_sent(id, node, snapshot);
                 self.round_observed(id, node, *round, seats);
             }
+            NodeCommand::BeginGroup { round, .. } => self.group_observed(id, *round),
             NodeCommand::ReplicateSnapshot(snapshot) => {
                 self.check_stop_kept(id, snapshot, "a replicated snapshot");
                 self.snapshot_sent(id, node, snapshot);
@@ -917,7 +926,8 @@ impl World {
         for pid in left {
             let frozen = self.processes[&pid].unkillable_until.is_some_and(|until| until > now);
             let named = outcome.unkillable.iter().any(|known| known.1 == pid);
-            if !frozen || !named {
+            // The leader of programs need not know those of rounds before.
+            if !frozen || (!named && !self.plan.programs) {
                 self.violation("liveness", format!("process {pid} lives after n{id} finished: {outcome:?}"));
             }
         }
@@ -927,7 +937,7 @@ impl World {
     /// What the last state of training came to.
     fn check_saved(&mut self, id: u64, outcome: &RunOutcome) {
         use crate::supervisor::effect::RunEnd;
-        if outcome.unsaved.is_some() || self.view(id).fenced || self.disk.lock != Some(id) {
+        if self.plan.programs || outcome.unsaved.is_some() || self.view(id).fenced || self.disk.lock != Some(id) {
             return;
         }
         if self.are_scripts() && outcome.end != RunEnd::Finished {

@@ -86,7 +86,7 @@ impl World {
         let supervisor = Supervisor::new(settings, KernelBook::default());
         self.install_leader(id, supervisor, Epoch { number: 0, leader: NodeId(id) });
         self.disk.lock = Some(id);
-        if !self.plan.several_nodes() {
+        if !self.plan.meets() {
             let epoch = Epoch { number: 1, leader: NodeId(id) };
             if let Some(agent) = self.agents.get_mut(&id) {
                 agent.epoch = Some(epoch);
@@ -265,6 +265,15 @@ impl World {
             Effect::FinishMembership { epoch } => {
                 self.on_membership(id, |membership, now| membership.finished(now, transport::round_of(epoch)));
             }
+            Effect::EndMembershipRound { epoch, end, number, wait } => {
+                self.end_membership_round(id, epoch, end, (number, wait));
+            }
+            Effect::EndMembership(end) => self.on_membership(id, |membership, now| membership.close_run(now, end)),
+            Effect::CountStoreClients => {
+                let delay = self.random.up_to_ms(5);
+                let input = Input::StoreClients { seen: 0 };
+                self.at(now + delay, Event::Leader { agent: id, input: Box::new(input) });
+            }
             Effect::AcquireRunDir => self.try_lock(id, now + LOCK_WAIT_MAX),
             Effect::CloseControl => {
                 let leader = self.agents.get_mut(&id).and_then(|agent| agent.leader.as_mut());
@@ -296,7 +305,9 @@ impl World {
         if self.disk.lock == Some(id) {
             self.disk.lock = None;
         }
-        self.at(now + FAREWELL, Event::AgentExits(id));
+        if !self.plan.programs {
+            self.at(now + FAREWELL, Event::AgentExits(id));
+        }
     }
 
     /// Gets the lock of the run directory, or tries again.

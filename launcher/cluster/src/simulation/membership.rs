@@ -7,7 +7,7 @@ use super::{
     news::{News, RoundPlan, RunEnd},
     seek::{Fate, Found, Last, Next, Search, WayBack},
     settings::Settings,
-    state::{Loss, Stage, State, Time, Told},
+    state::{Loss, Restart, Stage, State, Time, Told},
 };
 use enn_common::wire::{
     node::{FromHost, LastRound, NodeDescription, NodeId, Roster, RoundEnd, StandbyEndpoint, ToHost},
@@ -241,6 +241,22 @@ impl Membership {
         }
     }
 
+    /// The supervisor ends the round.
+    pub(crate) fn close_round(&mut self, now: Time, round: u64, end: RoundEnd, number: u32, wait: Duration) {
+        if let Seat::Host(hosting) = &mut self.seat {
+            hosting.state.close_round(now, round, end, Restart { number, wait });
+            self.settle(now);
+        }
+    }
+
+    /// The supervisor ends the run.
+    pub(crate) fn close_run(&mut self, now: Time, end: RunEnd) {
+        if let Seat::Host(hosting) = &mut self.seat {
+            hosting.state.close_run(end);
+            self.settle(now);
+        }
+    }
+
     /// The host leaves the run to the others.
     pub(crate) fn hand_off(&mut self, now: Time) {
         if let Seat::Host(hosting) = &mut self.seat {
@@ -371,10 +387,9 @@ impl Membership {
         state.alive(now, node, None);
         match message {
             ToHost::Ready => state.ready(now, node),
-            ToHost::Failed { round, failure } => state.fail(node, round, *failure, 0),
             ToHost::Finished { round } => state.finish(node, round),
             ToHost::Leave { why } => state.lose(now, node, Loss::Left(why)),
-            ToHost::Alive { round, idle } => state.alive(now, node, Some((round, idle))),
+            ToHost::Alive { round } => state.alive(now, node, round),
             ToHost::Abandon => state.lose(now, node, Loss::Abandoned),
             ToHost::Hello { .. } | ToHost::Proof { .. } | ToHost::Join(_) | ToHost::Message(_) => {}
         }
@@ -423,7 +438,7 @@ impl Membership {
         let period = self.settings.silence_max / KEEP_ALIVES;
         match &mut self.seat {
             Seat::Host(hosting) => {
-                hosting.state.alive(now, self.own, Some((None, Duration::ZERO)));
+                hosting.state.alive(now, self.own, None);
                 if !hosting.guests.is_empty() && now >= hosting.ticked + period {
                     hosting.ticked = now;
                     self.sweep(now);
@@ -440,7 +455,7 @@ impl Membership {
                 if now >= link.ticked + period {
                     link.ticked = now;
                     let round = self.roster.as_ref().map(|roster| roster.round);
-                    self.say(now, ToHost::Alive { round, idle: Duration::ZERO });
+                    self.say(now, ToHost::Alive { round });
                 }
             }
             Seat::Out => {}
@@ -582,7 +597,6 @@ impl Membership {
     fn begin(&mut self, now: Time, roster: Arc<Roster>, node_rank: u32, nodes: Vec<NodeId>) {
         let Some(members) = roster.members.unpack() else { return };
         let round = roster.round;
-        let restarts = roster.restarts;
         let host = roster.host;
         self.host_rank = Some(roster.host_rank);
         self.roster = Some(roster);
@@ -591,11 +605,11 @@ impl Membership {
         self.running = true;
         self.ready = false;
         let master = address(self.host);
-        self.tell(News::Round(RoundPlan { round, restarts, node_rank, members, master, host, nodes }));
+        self.tell(News::Round(RoundPlan { round, node_rank, members, master, host, nodes }));
         if matches!(self.seat, Seat::Guest(_)) {
-            self.say(now, ToHost::Alive { round: Some(round), idle: Duration::ZERO });
+            self.say(now, ToHost::Alive { round: Some(round) });
         } else if let Seat::Host(hosting) = &mut self.seat {
-            hosting.state.alive(now, self.own, Some((Some(round), Duration::ZERO)));
+            hosting.state.alive(now, self.own, Some(round));
         }
     }
 

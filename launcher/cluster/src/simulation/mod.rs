@@ -15,6 +15,7 @@ mod leader_services;
 mod links;
 mod liveness;
 mod processes;
+mod programs;
 mod random;
 mod run_plan;
 mod scenarios;

@@ -4,6 +4,7 @@ use super::{
     broker::LocalConnection,
     groups::{GroupKey, StatePart},
     links::Machine,
+    programs::ProgramSeat,
     scripts::{Spoken, as_script},
     world::{Event, Time, World},
 };
@@ -97,6 +98,9 @@ pub(super) struct Process {
     pub(super) connection: Option<LocalConnection>,
     pub(super) stage: Stage,
     pub(super) alive: bool,
+    /// Its seat, if it is a program without a contract of ours, and the code with which it exited.
+    pub(super) program: Option<ProgramSeat>,
+    pub(super) exit_code: Option<i32>,
     pub(super) hang: Option<Hang>,
     /// SIGKILL does not end it before then.
     pub(super) unkillable_until: Option<Time>,
@@ -159,6 +163,8 @@ pub(super) enum ProcessStep {
     SaveWaitOver(u64),
     Exit(i32),
     Thaw,
+    ProgramReady,
+    ProgramGoesOn,
 }
 
 impl Process {
@@ -171,6 +177,8 @@ impl Process {
             connection: None,
             stage: Stage::Starting,
             alive: true,
+            program: None,
+            exit_code: None,
             hang: None,
             unkillable_until: None,
             pending_signal: None,
@@ -324,6 +332,8 @@ impl World {
                 self.fail_process(pid, error);
             }
             ProcessStep::SaveWaitOver(_) => self.finish_process(pid, true),
+            ProcessStep::ProgramReady => self.program_ready(pid),
+            ProcessStep::ProgramGoesOn => self.program_goes_on(pid),
             ProcessStep::Exit(_) | ProcessStep::Thaw => {}
         }
     }
@@ -581,6 +591,7 @@ impl World {
         let now = self.now;
         let Some(process) = self.processes.get_mut(&pid).filter(|process| process.alive) else { return };
         process.alive = false;
+        process.exit_code = code;
         process.ended_by = Some(by);
         process.turn += 1;
         let page = process.page(now);

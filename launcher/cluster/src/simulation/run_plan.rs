@@ -2,6 +2,7 @@
 
 use super::{random::Random, scripts::ScriptPlan};
 use crate::{
+    node_agent::settings::ProgramSettings,
     rendezvous::{self, NodeId},
     supervisor::settings::{Contract, RunJob, SupervisorSettings},
 };
@@ -77,6 +78,8 @@ pub(super) struct RunPlan {
     pub(super) pages_period: Duration,
     /// Longest silence of a node.
     pub(super) silence_max: Duration,
+    /// The workers are any programs.
+    pub(super) programs: bool,
 }
 
 impl RunPlan {
@@ -124,6 +127,7 @@ impl RunPlan {
             disk_time: random.time(Duration::from_millis(5), Duration::from_millis(300)),
             pages_period: Duration::from_millis(500),
             silence_max: if elastic || random.one_in(2) { Duration::from_secs(5) } else { SILENCE_MAX_FIXED },
+            programs: false,
         }
     }
 
@@ -156,6 +160,31 @@ impl RunPlan {
         self.nodes > 1
     }
 
+    /// Whether nodes meet in a membership; that of programs has a store in any case.
+    pub(super) fn meets(&self) -> bool {
+        self.several_nodes() || self.programs
+    }
+
+    /// How workers learn of their seats.
+    fn contract(&self) -> Contract {
+        match (self.programs, self.scripts.is_some()) {
+            (true, _) => Contract::Env,
+            (false, true) => Contract::Script,
+            (false, false) => Contract::Broker,
+        }
+    }
+
+    /// Settings of a node that runs programs.
+    pub(super) fn program_settings(&self) -> Option<ProgramSettings> {
+        self.programs.then(|| ProgramSettings {
+            grace: self.grace,
+            restarts_max: self.max_restarts,
+            leave_background: false,
+            awaits_fork_server: false,
+            watches_progress: self.hang_timeout.is_some(),
+        })
+    }
+
     /// Settings of the membership for the node of this host.
     pub(super) fn membership(&self, host: &str) -> rendezvous::Settings {
         rendezvous::Settings {
@@ -166,9 +195,8 @@ impl RunPlan {
             restarts_max: self.max_restarts,
             join_timeout: Duration::from_secs(60),
             last_call: Duration::from_secs(3),
-            retry_early: true,
             silence_max: self.silence_max,
-            store_kept: true,
+            store_kept: !self.programs,
             role: "train".to_owned(),
             ..rendezvous::settings_for_tests()
         }
@@ -177,7 +205,7 @@ impl RunPlan {
     /// Settings of the supervisor of this node.
     pub(super) fn supervisor(&self, own: NodeId, host: &str, launch: String) -> SupervisorSettings {
         SupervisorSettings {
-            contract: if self.scripts.is_some() { Contract::Script } else { Contract::Broker },
+            contract: self.contract(),
             own,
             host: host.to_owned(),
             several_nodes: self.several_nodes(),
@@ -185,8 +213,11 @@ impl RunPlan {
             nodes_max: self.nodes_max,
             workers_min: self.workers_min,
             workers: self.workers,
-            on_failure: self.on_failure,
+            on_failure: if self.programs { Recovery::Restart } else { self.on_failure },
             max_restarts: self.max_restarts,
+            restart_window: None,
+            backoff: Duration::ZERO,
+            retry_early: false,
             spares: self.spares,
             evict_stragglers: self.evict_stragglers,
             straggler_window: Duration::from_secs(5),

@@ -12,6 +12,8 @@ use std::time::Duration;
 const SEEDS: (u64, u64) = (100, 2000);
 /// The same of runs of scripts.
 const SCRIPT_SEEDS: (u64, u64) = (40, 500);
+/// The same of runs of programs.
+const PROGRAM_SEEDS: (u64, u64) = (60, 700);
 /// Lines of a trace that are printed.
 const TRACE_LINES: usize = 150;
 
@@ -19,6 +21,17 @@ const TRACE_LINES: usize = 150;
 fn of_seed(seed: u64) -> (RunPlan, Vec<PlannedFault>) {
     let mut random = Random::new(seed);
     let plan = RunPlan::of(&mut random);
+    with_faults(random, plan)
+}
+
+/// The run of programs of a seed, and its faults.
+fn programs_of_seed(seed: u64) -> (RunPlan, Vec<PlannedFault>) {
+    let mut random = Random::new(seed);
+    let plan = RunPlan { programs: true, ..RunPlan::of(&mut random) };
+    with_faults(random, plan)
+}
+
+fn with_faults(mut random: Random, plan: RunPlan) -> (RunPlan, Vec<PlannedFault>) {
     let mut faults = plan_faults(&mut random, &plan);
     let last = faults.iter().map(|planned| planned.at + planned.fault.time()).max().unwrap_or_default();
     faults.push(PlannedFault { at: last + Duration::from_secs(20), fault: Fault::Relief });
@@ -73,6 +86,11 @@ fn check(seed: u64, make: MakeRun) -> Result<u64, String> {
 #[test]
 fn seeds() {
     run_seeds(of_seed, SEEDS);
+}
+
+#[test]
+fn seeds_of_programs() {
+    run_seeds(programs_of_seed, PROGRAM_SEEDS);
 }
 
 #[test]

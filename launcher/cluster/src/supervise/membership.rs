@@ -3,7 +3,7 @@
 use super::owner_loop::OwnerLoop;
 use crate::{
     node_agent::input::NodeInput,
-    rendezvous::{News, RoundPlan, RunEnd},
+    rendezvous::{News, RoundEnd, RoundPlan, RunEnd},
     supervisor::{MembershipEnd, input::Input},
     transport,
 };
@@ -24,6 +24,10 @@ impl OwnerLoop<'_> {
 
     fn on_news(&mut self, news: News) {
         match news {
+            // Where the workers are any programs, they live as long as a round of the membership, and each node tells its own people.
+            News::Waiting(reason) if self.programs.is_some() => self.to_node.push(NodeInput::Waiting { reason }),
+            News::RoundEnded(end) if self.programs.is_some() => self.on_group_round_ended(end),
+            News::RunEnded(end) if self.programs.is_some() => self.on_group_over(end),
             News::Waiting(reason) if self.hosts => self.to_leader.push(Input::Waiting { reason }),
             News::Waiting(reason) => self.to_node.push(NodeInput::Waiting { reason }),
             News::NodeJoined { node, host, workers } => self.to_leader.push(Input::NodeJoined { node, host, workers }),
@@ -35,6 +39,7 @@ impl OwnerLoop<'_> {
                     self.to_leader.push(Input::MembershipReopened);
                 }
             }
+            News::StoreClients(seen) => self.to_leader.push(Input::StoreClients { seen }),
             News::HostLost(reason) => self.to_node.push(NodeInput::LeaderLost { reason }),
             News::RunEnded(end) => {
                 let end = self.membership_end(end);
@@ -59,9 +64,27 @@ impl OwnerLoop<'_> {
         }
     }
 
+    fn on_group_round_ended(&mut self, end: RoundEnd) {
+        self.to_node.push(NodeInput::RoundEnded(end));
+        if self.hosts {
+            self.to_leader.push(Input::MembershipReopened);
+        }
+    }
+
+    fn on_group_over(&mut self, end: RunEnd) {
+        if self.hosts {
+            let end = self.membership_end(end.clone());
+            self.to_leader.push(Input::MembershipOver(end));
+        }
+        self.to_node.push(NodeInput::GroupOver(end));
+    }
+
     /// The nodes agreed on the members. The members are listed where this node hosts the service.
     fn on_membership(&mut self, plan: RoundPlan) {
         let epoch = transport::epoch_of(&plan);
+        if self.programs.is_some() {
+            self.to_node.push(NodeInput::RoundPlanned(Box::new(plan.clone())));
+        }
         if plan.nodes.is_empty() {
             self.to_node.push(NodeInput::LeaderFound { epoch });
         } else if self.hosts {

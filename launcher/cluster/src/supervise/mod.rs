@@ -1,17 +1,22 @@
 //! What a launcher asks of this package: workers on one node, over several nodes that this one leads, or on a node that another one
-//! leads until it is gone.
+//! leads until it is gone; and any programs (`programs`), on one node or several.
 //!
 //! `owner_loop` drives the machines; `membership` makes inputs of what the nodes agree on; `take_over` is the thread that prepares a
 //! node to lead.
 
 mod membership;
 mod owner_loop;
+mod programs;
 mod spec;
 mod take_over;
 
 pub use crate::{
     leader::{AskError, Asker, CheckpointFailure, CheckpointStore, Checkpoints, Known, Then, ask, retention_rule},
-    node_agent::{AgentError, effect::NodeEnd},
+    node_agent::{
+        AgentError,
+        effect::NodeEnd,
+        programs::{Command, GroupSpec},
+    },
     supervisor::{
         CompleteCheckpoint,
         effect::{PredictedChunk, RunEnd, RunOutcome},
@@ -21,12 +26,14 @@ pub use crate::{
 };
 pub use enn_common::wire::node_agent::{RunEnding, RunFacts, StopSignal};
 pub use enn_process::WorkerSpec;
+pub use programs::{GroupOutcome, run_programs};
 pub use spec::{AgentSpec, FollowerSpec, Membership, NodeCounts};
 pub use take_over::{TakeOver, succeed};
 
 use crate::{
     leader::{Journal, LeaderParts, read_kernels},
     node_agent::{
+        any_shell::AnyShell,
         environment::StoreAddress,
         input::NodeInput,
         shell::{NodeParts, NodeShell},
@@ -128,7 +135,7 @@ fn lead_here(
     let leader = LeaderParts {
         supervisor: Supervisor::new(settings, kernels),
         journal: Journal::Direct(emit),
-        checkpoints,
+        checkpoints: Some(checkpoints),
         fence: spec.fence()?,
         run_dir: spec.run_dir.clone(),
         program: spec.worker.program.clone(),
@@ -144,7 +151,17 @@ fn lead_here(
     let emit: &mut dyn FnMut(EventKind) = &mut silent;
     let begin_lead: owner_loop::BeginLead<'_> = &mut never;
     let is_alone = rendezvous.is_none();
-    let mut owner = OwnerLoop::new(LoopParts { state, origin, shell, rendezvous, own, nodes, emit, begin_lead })?;
+    let mut owner = OwnerLoop::new(LoopParts {
+        state,
+        origin,
+        shell: AnyShell::Own(Box::new(shell)),
+        rendezvous,
+        own,
+        nodes,
+        emit,
+        begin_lead,
+        programs: None,
+    })?;
     owner.lead(leader)?;
     if is_alone {
         owner.to_leader.push(Input::MembershipFormed { epoch: ONLY_EPOCH, members: vec![own] });
@@ -196,12 +213,13 @@ pub fn take_part<R: Send>(
         let parts = LoopParts {
             state: NodeState::new(spec.node(), Duration::ZERO),
             origin: Instant::now(),
-            shell,
+            shell: AnyShell::Own(Box::new(shell)),
             rendezvous: Some(Rc::clone(rendezvous)),
             own: rendezvous.node(),
             nodes: spec.nodes,
             emit,
             begin_lead: &mut begin_lead,
+            programs: None,
         };
         let end = OwnerLoop::new(parts).and_then(OwnerLoop::run);
         let led = thread.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));

@@ -15,10 +15,11 @@ use crate::{
     leader::{Journal, LeaderParts, LeaderShell, LeaderSource, read_kernels},
     node_agent::{
         AgentError,
+        any_shell::AnyShell,
         background::Inbox,
         effect::{NodeEffect, NodeEnd},
         input::NodeInput,
-        shell::{LeadOrder, NodeShell, NodeSource, Outward},
+        shell::{LeadOrder, NodeSource, Outward},
         state::NodeState,
     },
     rendezvous::{NodeId, Rendezvous},
@@ -26,6 +27,7 @@ use crate::{
         Supervisor,
         effect::{RunEnd, RunOutcome},
         input::Input,
+        settings::SupervisorSettings,
     },
     transport,
 };
@@ -85,13 +87,15 @@ pub(super) struct LoopParts<'a> {
     pub(super) state: NodeState,
     /// Time zero of the node state.
     pub(super) origin: Instant,
-    pub(super) shell: NodeShell,
+    pub(super) shell: AnyShell,
     pub(super) rendezvous: Option<Rc<Rendezvous>>,
     pub(super) own: NodeId,
     pub(super) nodes: NodeCounts,
     /// Shows the events of a node that does not lead.
     pub(super) emit: &'a mut dyn FnMut(EventKind),
     pub(super) begin_lead: BeginLead<'a>,
+    /// Settings of this node's supervisor, where the workers are any programs.
+    pub(super) programs: Option<SupervisorSettings>,
 }
 
 pub(super) struct OwnerLoop<'a> {
@@ -99,12 +103,15 @@ pub(super) struct OwnerLoop<'a> {
     origin: Instant,
     /// Ends before the node agent, whose directory has the control socket.
     leading: Leading<'a>,
-    pub(super) shell: NodeShell,
+    pub(super) shell: AnyShell,
     pub(super) rendezvous: Option<Rc<Rendezvous>>,
     pub(super) own: NodeId,
     pub(super) nodes: NodeCounts,
-    emit: &'a mut dyn FnMut(EventKind),
+    pub(super) emit: &'a mut dyn FnMut(EventKind),
     begin_lead: BeginLead<'a>,
+    pub(super) programs: Option<SupervisorSettings>,
+    /// The launcher cannot go on.
+    pub(super) failure: Option<AgentError>,
     prepared: Inbox<Prepared>,
     /// This node hosts the membership service, so that messages are events of other nodes.
     pub(super) hosts: bool,
@@ -114,7 +121,7 @@ pub(super) struct OwnerLoop<'a> {
     pub(super) leads_since: Epoch,
     /// Where the thread that prepared the leader waits for the outcome.
     outcome_to: Option<Sender<Result<RunOutcome, AgentError>>>,
-    node_end: Option<NodeEnd>,
+    pub(super) node_end: Option<NodeEnd>,
     gave_up: bool,
     /// End of the poll before.
     returned: Instant,
@@ -122,7 +129,7 @@ pub(super) struct OwnerLoop<'a> {
 
 impl<'a> OwnerLoop<'a> {
     pub(super) fn new(parts: LoopParts<'a>) -> Result<Self, AgentError> {
-        let LoopParts { state, origin, shell, rendezvous, own, nodes, emit, begin_lead } = parts;
+        let LoopParts { state, origin, shell, rendezvous, own, nodes, emit, begin_lead, programs } = parts;
         Ok(Self {
             state,
             origin,
@@ -134,6 +141,8 @@ impl<'a> OwnerLoop<'a> {
             nodes,
             emit,
             begin_lead,
+            programs,
+            failure: None,
             prepared: Inbox::new()?,
             to_node: Vec::new(),
             to_leader: Vec::new(),
@@ -174,7 +183,7 @@ impl<'a> OwnerLoop<'a> {
     }
 
     /// Handles inputs and carries out effects until nothing follows any more.
-    fn drive(&mut self) {
+    pub(super) fn drive(&mut self) {
         loop {
             for input in std::mem::take(&mut self.to_node) {
                 self.handle_node_input(input);
@@ -188,6 +197,7 @@ impl<'a> OwnerLoop<'a> {
             }
             self.to_node.extend(leader.handle(std::mem::take(&mut self.to_leader)));
             self.to_leader.extend(leader.take_pending());
+            leader.take_events().into_iter().for_each(&mut *self.emit);
         }
     }
 
@@ -224,6 +234,9 @@ impl<'a> OwnerLoop<'a> {
         self.leads_since = epoch;
         // In front of what other nodes have sent already.
         self.to_leader.insert(0, Input::MembershipFormed { epoch, members });
+        if let Some(settings) = self.programs.clone() {
+            return self.succeed_in_leading_programs(settings, snapshot);
+        }
         self.leading = Leading::Preparing(Box::new(snapshot));
         (self.begin_lead)(TakeOver::new(facts, self.prepared.sender()));
     }
@@ -247,7 +260,7 @@ impl<'a> OwnerLoop<'a> {
         let parts = LeaderParts {
             supervisor: Supervisor::take_over(settings, kernels, *snapshot),
             journal: Journal::Relayed(journal),
-            checkpoints,
+            checkpoints: Some(checkpoints),
             fence,
             run_dir: spec.run_dir,
             program: spec.worker.program,
@@ -294,7 +307,7 @@ impl<'a> OwnerLoop<'a> {
     }
 
     /// Waits until something happens or is due, and makes inputs of it.
-    fn wait(&mut self) -> Result<(), AgentError> {
+    pub(super) fn wait(&mut self) -> Result<(), AgentError> {
         let began = Instant::now();
         let ready = self.ready(self.deadline(began))?;
         let now = Instant::now();
@@ -323,6 +336,9 @@ impl<'a> OwnerLoop<'a> {
         if self.node_deadline().is_some_and(|at| at <= now) {
             self.to_node.push(NodeInput::Tick);
         }
+        if self.shell.deadline(now).is_some_and(|at| at <= now) {
+            self.shell.time_up(&mut self.to_node);
+        }
         if self.leader_deadline().is_some_and(|at| at <= now) {
             self.to_leader.push(Input::Tick);
         }
@@ -342,7 +358,7 @@ impl<'a> OwnerLoop<'a> {
 
     /// Returns the next deadline. One that has passed already was not moved by its machine, which must not keep a processor busy.
     fn deadline(&self, now: Instant) -> Option<Instant> {
-        let next = [self.node_deadline(), self.leader_deadline()].into_iter().flatten().min();
+        let next = [self.node_deadline(), self.leader_deadline(), self.shell.deadline(now)].into_iter().flatten().min();
         next.map(|at| if at <= now { now + TICK_PAUSE } else { at })
     }
 
@@ -350,7 +366,7 @@ impl<'a> OwnerLoop<'a> {
         let unread = self.shell.unread().map(Source::Node);
         let deadline = if unread.is_some() { Some(Instant::now()) } else { deadline };
         let mut watched: Vec<(Source, BorrowedFd<'_>)> =
-            self.shell.descriptors().map(|(source, fd)| (Source::Node(source), fd)).collect();
+            self.shell.descriptors().into_iter().map(|(source, fd)| (Source::Node(source), fd)).collect();
         watched.extend(self.rendezvous.iter().map(|rendezvous| (Source::Membership, rendezvous.fd())));
         if let Leading::Yes(leader) = &self.leading {
             watched.extend(leader.descriptors().map(|(source, fd)| (Source::Leader(source), fd)));

@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use std::{path::PathBuf, rc::Rc, time::Duration};
 
 /// Longest silence of the agent of another node whose connection stands: its disk may be slow.
-const AGENT_SILENCE_MAX: Duration = Duration::from_secs(60);
+pub(super) const AGENT_SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// A run of workers.
 #[derive(Debug, Clone)]
@@ -130,6 +130,9 @@ impl AgentSpec {
             workers: self.workers,
             on_failure: self.on_failure,
             max_restarts: self.max_restarts,
+            restart_window: None,
+            backoff: Duration::ZERO,
+            retry_early: false,
             spares: self.spares,
             evict_stragglers: self.evict_stragglers,
             straggler_window: self.straggler_window,
@@ -156,6 +159,7 @@ impl AgentSpec {
             workers_max: self.workers_max,
             leads: true,
             pages_period: NodeSettings::pages_period(nodes.max),
+            programs: None,
         }
     }
 
@@ -177,6 +181,7 @@ impl FollowerSpec {
             workers_max: self.workers_max,
             leads: false,
             pages_period: NodeSettings::pages_period(self.nodes.max),
+            programs: None,
         }
     }
 }

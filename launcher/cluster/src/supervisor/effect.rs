@@ -7,10 +7,11 @@ use enn_common::{
     metrics::Metrics,
     wire::{
         command::Answer,
+        node::{RoundEnd, RunEnd as GroupRunEnd},
         node_agent::{Epoch, NodeCommand, RunSnapshot, StopSignal},
     },
 };
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 /// A request of a user that waits for its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,6 +52,13 @@ pub enum Effect {
     RejoinMembership,
     /// The run is finished: the membership of this epoch ends.
     FinishMembership { epoch: Epoch },
+    /// Tell the membership of this epoch that its round is over. Another one follows as restart `number` of the run, not before `wait` has
+    /// passed.
+    EndMembershipRound { epoch: Epoch, end: RoundEnd, number: u32, wait: Duration },
+    /// Tell the membership that the run is over.
+    EndMembership(GroupRunEnd),
+    /// Count the clients of the store. Answered by `StoreClients`.
+    CountStoreClients,
     /// Take the lock of the run directory from the leader that is gone. Answered by `RunDirAcquired`.
     AcquireRunDir,
     /// Accept no more requests of users.

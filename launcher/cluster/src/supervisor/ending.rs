@@ -248,7 +248,9 @@ impl Supervisor {
         }
         self.close_control();
         // Of a leader that another one follows only the own node is left in the table.
-        self.send_all(&NodeCommand::EndRun(ending(&end)));
+        if !self.runs_programs() {
+            self.send_all(&NodeCommand::EndRun(ending(&end)));
+        }
         if let Some(epoch) = self.nodes.epoch().filter(|_| !self.nodes.is_over && !self.led_elsewhere) {
             self.out.push(Effect::FinishMembership { epoch });
         }

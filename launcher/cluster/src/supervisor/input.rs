@@ -46,6 +46,8 @@ pub enum Input {
     LogDirMade { round: u64, error: Option<String> },
     /// Answer to `DigestProgram`; empty when the program cannot be read.
     ProgramDigest { digest: String },
+    /// Answer to `CountStoreClients`: so many have come since the round began.
+    StoreClients { seen: u64 },
     /// Answer to `HandOff`: the other nodes know the snapshot, and one of them leads.
     HandedOff,
     /// An effect failed that has no answer of its own.

@@ -9,6 +9,7 @@ use super::{
     micro_batches::MicroBatchPlan,
     node_table::NodeTable,
     phase::Phase,
+    program_run::ProgramRun,
     record::RunRecord,
     requests::PendingRequests,
     round::{RecoveryClock, RoundState},
@@ -44,6 +45,7 @@ pub struct Supervisor {
     pub(super) stragglers: StragglerWatch,
     pub(super) micro_batches: MicroBatchPlan,
     pub(super) budget: RestartBudget,
+    pub(super) programs: ProgramRun,
     pub(super) record: RunRecord,
     pub(super) requests: PendingRequests,
     /// Number of requests that were handled, by this leader and those before.
@@ -124,6 +126,7 @@ impl Supervisor {
             stragglers: StragglerWatch::default(),
             micro_batches: MicroBatchPlan::default(),
             budget: RestartBudget::default(),
+            programs: ProgramRun::default(),
             record: RunRecord::default(),
             requests: PendingRequests::default(),
             requests_handled: 0,
@@ -177,7 +180,7 @@ impl Supervisor {
             Input::MembershipFormed { epoch, members } => self.membership_formed(epoch, &members),
             Input::MembershipReopened => {
                 self.nodes.reopened();
-                self.out.push(Effect::RejoinMembership);
+                if self.runs_programs() { self.group_left() } else { self.out.push(Effect::RejoinMembership) }
             }
             Input::MembershipOver(end) => self.membership_over(end),
             // Workers go on while nodes come and go.
@@ -193,6 +196,7 @@ impl Supervisor {
             Input::RoomMade { removed } => self.ledger.room_made(removed, now),
             Input::LogDirMade { round, error } => self.log_dir_made(round, error),
             Input::ProgramDigest { digest } => self.program_digest(digest),
+            Input::StoreClients { seen } => self.store_clients(seen),
             Input::HandedOff => self.handed_off(),
             Input::EffectFailed { effect, error } => self.effect_failed(effect, &error),
         }

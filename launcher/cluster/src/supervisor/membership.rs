@@ -30,6 +30,10 @@ impl Supervisor {
     /// This node leads a run that another one led.
     pub(super) fn begin_take_over(&mut self, snapshot: RunSnapshot) {
         self.successor = true;
+        if self.runs_programs() {
+            self.learn(snapshot.clone());
+            return self.take_over_group(&snapshot);
+        }
         self.phase = Phase::TakingOver { until: TAKE_OVER_WAIT_MAX };
         self.out.push(Effect::AcquireRunDir);
         match &snapshot.drained {
@@ -99,6 +103,7 @@ impl Supervisor {
     }
 
     pub(super) fn membership_formed(&mut self, epoch: Epoch, members: &[NodeId]) {
+        self.group_formed(members);
         let gone = self.nodes.formed(epoch, members, self.now);
         for node in gone {
             let host = self.nodes.index(node).map_or_else(String::new, |index| self.host(index));
@@ -159,6 +164,7 @@ impl Supervisor {
                 self.requests.acknowledged(node, requests);
             }
             NodeEvent::Fault { reason } => self.node_fault(node, index, &reason),
+            NodeEvent::GroupFailed { round, failure } => self.group_failed(Round(round), failure),
         }
     }
 
@@ -192,6 +198,9 @@ impl Supervisor {
         } else if is_new {
             self.take_back(index, inventory);
         }
+        if self.runs_programs() {
+            self.settle_group(index, inventory);
+        }
         let told = inventory.snapshot.as_ref().and_then(|snapshot| snapshot.stop);
         if let Some(stop) = inventory.stop.or(told) {
             // It came to that node, or to the leader before, when nobody led.
@@ -213,7 +222,7 @@ impl Supervisor {
         let (config, staged) = match &self.settings.job {
             RunJob::Train { staged, config, .. } => (config.clone(), staged.clone()),
             RunJob::Predict { staged, .. } => (String::new(), staged.clone()),
-            RunJob::Init { .. } => (String::new(), PathBuf::new()),
+            RunJob::Init { .. } | RunJob::Program => (String::new(), PathBuf::new()),
         };
         RunFacts { run_dir: self.settings.run_dir.clone(), config, staged }
     }
@@ -307,6 +316,10 @@ impl Supervisor {
 
     /// All workers of a node are dead in the same instant.
     pub(super) fn lose_node(&mut self, node: NodeId, host: &str, reason: &str) {
+        if self.runs_programs() && node == self.settings.own {
+            // It leaves the run, and ends its workers first.
+            return;
+        }
         self.requests.lose_node(node);
         let Some(lost) = self.nodes.lose(node) else { return };
         self.ledger.lose_node(lost.index);
@@ -320,6 +333,10 @@ impl Supervisor {
         }
         self.count_world();
         let ids = self.workers.on(lost.index);
+        if self.runs_programs() {
+            // The membership ends the round, unless their work was done.
+            return ids.into_iter().for_each(|id| self.forget_program(id));
+        }
         for id in &ids {
             let is_known_end = self.workers.get(*id).is_none_or(|worker| !worker.lives());
             if is_known_end {
@@ -366,6 +383,10 @@ impl Supervisor {
     /// No node comes any more.
     pub(super) fn membership_over(&mut self, end: MembershipEnd) {
         self.nodes.is_over = true;
+        if self.runs_programs() {
+            self.part_from_all();
+            return self.group_over(end);
+        }
         match end {
             MembershipEnd::Finished => {}
             MembershipEnd::Stopped { by } => {

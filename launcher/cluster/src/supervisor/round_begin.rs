@@ -60,6 +60,9 @@ fn kept_by(seats: &[PlannedSeat]) -> BTreeSet<WorkerId> {
 impl Supervisor {
     /// Nobody has state, and the nodes have to agree first.
     pub(super) fn gather(&mut self) -> bool {
+        if self.runs_programs() {
+            return self.gather_group();
+        }
         if self.is_stopping() {
             self.close();
             return true;
@@ -382,6 +385,8 @@ impl Supervisor {
                 WorkerTask::Predict { staged, checkpoint, out, chunk_rows: *chunk_rows, done, precision: *precision }
             }
             RunJob::Init { meta } => WorkerTask::Init { meta: meta.clone(), attempt },
+            // Programs are given no assignments.
+            RunJob::Program => WorkerTask::Save { attempt },
         };
         Assignment {
             round: plan.round.0,

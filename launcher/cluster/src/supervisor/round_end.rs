@@ -16,6 +16,10 @@ use enn_common::{event::EventKind, id::WorkerId};
 impl Supervisor {
     /// A round is under way.
     pub(super) fn work(&mut self) -> bool {
+        if self.runs_programs() {
+            // The membership says when their work is done.
+            return false;
+        }
         if self.workers.count_seated() == 0 {
             self.close();
             return true;

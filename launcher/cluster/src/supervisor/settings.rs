@@ -12,6 +12,8 @@ pub enum Contract {
     /// Any program. One that attaches to the broker of its node can leave a round and join another one; exit code 0 says that its work
     /// is done.
     Script,
+    /// Any program that reads torchrun's environment: it is heard of by its output, its files and its end.
+    Env,
 }
 
 /// Settings of a run.
@@ -35,6 +37,12 @@ pub struct SupervisorSettings {
     pub on_failure: Recovery,
     /// Failures that are recovered from: without progress between them under `Reform`, in all under `Restart`.
     pub max_restarts: u32,
+    /// Time within which the restarts of programs are counted; `None`: over the whole run.
+    pub restart_window: Option<Duration>,
+    /// Wait before the first restart of programs, doubled with each further one.
+    pub backoff: Duration,
+    /// Programs whose start failed twice in the same way are started again.
+    pub retry_early: bool,
     /// Spares of each node; only under `Reform`.
     pub spares: u32,
     /// A worker that the others wait for loses its seat to a warm spare.
@@ -93,4 +101,6 @@ pub enum RunJob {
     },
     /// Write initial weights for data of this meta.json.
     Init { meta: PathBuf },
+    /// Run a program, of which the supervisor knows nothing.
+    Program,
 }

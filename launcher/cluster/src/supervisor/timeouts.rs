@@ -130,6 +130,9 @@ impl Supervisor {
 
     /// Returns when the pages are looked at for a worker that hangs.
     pub(super) fn hang_check(&self) -> Option<Time> {
+        if self.runs_programs() {
+            return self.group_hangs_at();
+        }
         let limit = self.patience().filter(|_| self.round.inquiry.is_none())?;
         let check = self.round.hang_check;
         match self.phase {
@@ -167,6 +170,9 @@ impl Supervisor {
 
     /// Finds a worker that hangs when none makes progress, or when one does not become ready.
     fn find_hang(&mut self) {
+        if self.runs_programs() {
+            return self.find_group_hang();
+        }
         if self.hang_check().is_none_or(|at| at > self.now) {
             return;
         }

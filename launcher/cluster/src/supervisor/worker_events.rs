@@ -24,6 +24,9 @@ use std::time::Duration;
 impl Supervisor {
     /// A node started a process.
     pub(super) fn worker_started(&mut self, id: WorkerId, pid: u32) {
+        if self.runs_programs() {
+            return self.program_started(id, pid);
+        }
         self.workers.edit(id, |worker| worker.pid = Some(pid));
         let Some(worker) = self.workers.get(id) else { return };
         let local_rank = worker.slot.index;
@@ -41,6 +44,9 @@ impl Supervisor {
 
     /// A node could not start a process; nothing more comes of it.
     pub(super) fn start_failed(&mut self, id: WorkerId, error: String) {
+        if self.runs_programs() {
+            return self.forget_program(id);
+        }
         let Some(worker) = self.workers.get(id) else { return };
         let not_wanted = worker.ending || worker.forgiven;
         let rank = worker.rank();
@@ -79,6 +85,11 @@ impl Supervisor {
         if self.workers.get(id).is_none_or(|worker| !worker.lives()) {
             return;
         }
+        if self.runs_programs() {
+            // Its node says whether it failed.
+            self.workers.edit(id, |worker| worker.exit = Some(exit));
+            return;
+        }
         self.workers.note_page(&exit.page, self.now);
         self.worker_ended(id, exit);
     }
@@ -111,6 +122,9 @@ impl Supervisor {
 
     /// All that an ended worker sent has been handled, and its device is free.
     pub(super) fn worker_settled(&mut self, id: WorkerId, evidence: WorkerEvidence) {
+        if self.runs_programs() {
+            return self.forget_program(id);
+        }
         let Some(rank) = self.workers.get(id).map(Worker::rank) else { return };
         let Some(worker) = self.workers.remove(id) else { return };
         let Some(rank) = rank else { return self.process_without_seat_settled(&worker, evidence) };
@@ -165,7 +179,7 @@ impl Supervisor {
         let host = self.host(worker.slot.node);
         self.warn(words::survives_kill(pid, &host));
         self.workers.edit(id, |worker| worker.unkillable = true);
-        let Some(rank) = worker.rank() else { return };
+        let Some(rank) = worker.rank().filter(|_| !self.runs_programs()) else { return };
         self.round.reached = self.round.reached.max(worker.page.step);
         if self.phase.is_last() {
             return;

@@ -307,7 +307,7 @@ impl Supervisor {
         }
         let (before, rows_total) = match &self.settings.job {
             RunJob::Predict { done, rows, .. } => (done.iter().map(|(start, end)| end - start).sum(), *rows),
-            RunJob::Train { .. } | RunJob::Init { .. } => (0, 0),
+            RunJob::Train { .. } | RunJob::Init { .. } | RunJob::Program => (0, 0),
         };
         EventKind::Predicted { rows: self.record.rows + before, rows_total }
     }

@@ -6,7 +6,7 @@
 //!                        │ ──serve──► Python with the workers' own command, held up inside `import sitecustomize`
 //!                        └ ──fork───► request (variables, streams) ─► pid ─► PausedWorker ──release──► the script
 //! ```
-//! `starter` starts the group's workers (by exec or fork); `server` holds the states of a run's server; `link` the process behind it;
+//! `starter` starts the workers of a node (by exec or fork); `server` holds the states of a run's server; `link` the process behind it;
 //! `recipe` its command; `warm` servers that continue between runs, `search` a run's search for one, and `surroundings` the
 //! attributes that the two must share; `request` one worker's frame; `trial` tries whether a Python can serve; `hook` the Python files and
 //! the socket for notes; `frame` the encoding of messages. The Python half is in `python`.

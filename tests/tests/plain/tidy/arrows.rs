@@ -128,7 +128,7 @@ const AROUND_PROCESSES: [&str; 6] = ["logs", "numa", "preload", "run_dir", "stac
 /// A package, a module, and all that it may import of ours besides enn-common: modules of the package, other packages, and modules of
 /// other packages. A module `*` stands for all of the package and limits what it imports of others. In enn-process, `process` stands for
 /// the modules about one process.
-const LIMITS: [(&str, &str, &[&str]); 31] = [
+const LIMITS: [(&str, &str, &[&str]); 30] = [
     ("enn-broker", "tcpstore", &[]),
     ("enn-broker", "roster", &["event"]),
     ("enn-process", "process", &[]),
@@ -140,7 +140,6 @@ const LIMITS: [(&str, &str, &[&str]); 31] = [
     ("enn-process", "stacks", &["process"]),
     ("enn-cluster", "rendezvous", &["enn_broker::tcpstore"]),
     ("enn-cluster", "slurm", &["enn_process", "rendezvous"]),
-    ("enn-cluster", "group", &["enn_process", "rendezvous"]),
     ("enn-checkpoint", "convert", &[]),
     ("enn-checkpoint", "gather", &[]),
     ("enn-data", "baselines", &[]),
@@ -161,7 +160,15 @@ const LIMITS: [(&str, &str, &[&str]); 31] = [
     (
         "enn-launcher",
         "torchrun",
-        &["doctor", "enn_cluster::group", "enn_cluster::rendezvous", "enn_process", "facts", "libtorch", "retention"],
+        &[
+            "doctor",
+            "enn_cluster::rendezvous",
+            "enn_cluster::supervise",
+            "enn_process",
+            "facts",
+            "libtorch",
+            "retention",
+        ],
     ),
     ("enn-worker", "data", &["enn_core"]),
     ("enn-worker", "checkpoint", &["enn_core"]),

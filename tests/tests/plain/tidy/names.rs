@@ -207,7 +207,7 @@ fn the_variables_that_are_read_are_those_doctor_lists() {
     let facts = quoted("launcher/src/facts.rs");
     let boot = quoted("worker/src/session/boot.rs");
     let mut set = quoted("launcher/cluster/src/node_agent/environment.rs");
-    set.extend(quoted("launcher/cluster/src/group/contract.rs"));
+    set.extend(quoted("launcher/cluster/src/node_agent/programs/environment.rs"));
     let named = |name: &String, table: &[Variable]| table.iter().any(|variable| variable.name == name);
     let mut breaches = Vec::new();
     for name in facts.iter().filter(|name| !named(name, VARIABLES) && !named(name, OF_TORCHRUN)) {

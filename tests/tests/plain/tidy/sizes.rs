@@ -17,9 +17,7 @@ const PARAMETERS_MAX: usize = 7;
 const PACKAGE_LINES_MAX: usize = 25_000;
 
 /// Files and functions (`file: function`) beyond a limit, with the reason why they read best as they are.
-const EXEMPT: [(&str, &str); 6] = [
-    ("launcher/cluster/src/rendezvous/state.rs", "one state machine; its transitions are read together"),
-    ("launcher/cluster/src/rendezvous/handle.rs: start", "it sets the values of one start, one on each line"),
+const EXEMPT: [(&str, &str); 4] = [
     ("launcher/data/src/stage/windows/mod.rs: draft", "it fills the fields of one struct in order"),
     (
         "launcher/ui/src/lines.rs: event_lines",

@@ -3,14 +3,11 @@
 use super::{
     super::{
         settings::tests::settings,
-        state::{Phase, Told},
+        state::{Restart, Told},
     },
     *,
 };
-use enn_common::{
-    failure::Failure,
-    wire::node::{NodeDescription, NodeId},
-};
+use enn_common::wire::node::{FromHost, NodeDescription, NodeId};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -91,15 +88,15 @@ fn the_last_call_is_counted_from_the_last_node() {
 
 #[test]
 fn a_restart_waits_for_workers_and_for_its_time() {
-    let settings = Settings { restarts_max: 2, backoff: 5 * SECOND, ..of(2, 2) };
+    let settings = of(2, 2);
     let mut state = with(&[0, 1], &settings);
     assert_eq!(settle(&mut state, SECOND, &settings).1, "a round of 2 nodes is on");
-    state.fail(NodeId(1), 0, Failure::default(), 1);
-    let (decision, reason) = decide(SECOND, &state, &settings);
-    let ends =
-        |decision: &Decision| matches!(decision, Decision::EndRound { restart: true, wait, .. } if *wait == 5 * SECOND);
-    assert!(ends(&decision), "{decision:?}");
-    assert_eq!(reason.at(SECOND), "1 restarts are left after this one");
+    let end = || RoundEnd::Hung { idle: SECOND };
+    state.close_round(SECOND, 1, end(), Restart { number: 9, wait: SECOND });
+    assert_eq!(settle(&mut state, SECOND, &settings).1, "a round of 2 nodes is on", "another one was meant");
+    state.close_round(SECOND, 0, end(), Restart { number: 1, wait: 5 * SECOND });
+    let told = |told: &Told| matches!(told, Told::These(ids, FromHost::RoundEnded(_)) if ids.len() == 2);
+    assert!(state.take_told().iter().any(told));
     assert_eq!(settle(&mut state, SECOND, &settings).1, "restart 1 begins in 5 s");
     state.ready(2 * SECOND, NodeId(0));
     let (decision, reason) = settle(&mut state, 6 * SECOND, &settings);
@@ -107,24 +104,6 @@ fn a_restart_waits_for_workers_and_for_its_time() {
     assert_eq!(reason, "waiting for the workers of the last round to end (n1), 600 s left");
     state.ready(7 * SECOND, NodeId(1));
     assert_eq!(decide(7 * SECOND, &state, &settings).0, Decision::Begin);
-}
-
-#[test]
-fn early_failures_that_look_the_same_are_not_tried_for_ever() {
-    let settings = Settings { restarts_max: 9, ..of(1, 1) };
-    let fails = |codes: [i32; 2], clients: u64| {
-        let mut state = with(&[0], &settings);
-        for (round, code) in (0u64..).zip(codes) {
-            state.fail(NodeId(0), round, Failure { code: Some(code), early: true, ..Failure::default() }, clients);
-            settle(&mut state, SECOND, &settings);
-            state.ready(SECOND, NodeId(0));
-            settle(&mut state, SECOND, &settings);
-        }
-        state.rounds
-    };
-    assert_eq!(fails([1, 1], 0), 2, "the second one ends the run");
-    assert_eq!(fails([1, 2], 0), 3, "they differ");
-    assert_eq!(fails([1, 1], 3), 3, "workers had met in the store");
 }
 
 #[test]
@@ -138,9 +117,7 @@ fn a_full_run_says_so_and_room_ends_the_round() {
     settle(&mut state, 30 * SECOND, &settings);
     come(&mut state, 31 * SECOND, 1, &settings);
     let (decision, reason) = decide(31 * SECOND, &state, &settings);
-    assert!(
-        matches!(decision, Decision::EndRound { end: RoundEnd::NodeWaiting { host }, restart: false, .. } if host == "n1")
-    );
+    assert!(matches!(decision, Decision::EndRound(RoundEnd::NodeWaiting { host }) if host == "n1"));
     assert_eq!(reason.at(SECOND), "there is room: 1 of 2 nodes");
     state.finish(NodeId(0), 0);
     assert_eq!(decide(31 * SECOND, &state, &settings).0, Decision::EndRun(RunEnd::Finished));
@@ -159,32 +136,28 @@ fn lost_nodes_end_a_run_or_a_round() {
     assert!(matches!(decision, Decision::EndRun(RunEnd::Failed { end: RoundEnd::NodeLost { .. }, .. })));
     assert!(reason.starts_with("the run needs all its nodes and no restarts are allowed"), "{reason}");
     let (decision, reason) = decided(&of(1, 3), &[2], silent.clone());
-    assert!(matches!(decision, Decision::EndRound { restart: false, .. }), "membership is no restart");
+    assert!(matches!(decision, Decision::EndRound(_)));
     assert_eq!(reason, "2 nodes are left");
     let (decision, reason) = decided(&of(1, 3), &[1, 2], silent);
     assert!(matches!(decision, Decision::EndRun(RunEnd::Failed { .. })));
     assert!(reason.starts_with("only 1 of 3 nodes of the last round are on this side (0 known dead)"), "{reason}");
     let (decision, _) = decided(&of(1, 3), &[1, 2], Loss::Closed);
-    assert!(matches!(decision, Decision::EndRound { .. }), "the dead have no side");
+    assert!(matches!(decision, Decision::EndRound(_)), "the dead have no side");
     let (decision, reason) = decided(&of(3, 3), &[1], Loss::Left("SIGTERM".into()));
     assert_eq!(decision, Decision::EndRun(RunEnd::Stopped { by: "SIGTERM on n1".into() }));
     assert_eq!(reason, "2 nodes are left of 3 needed");
 }
 
 #[test]
-fn nobody_making_progress_is_a_hang_and_a_restart() {
-    let settings = Settings { hang_timeout: Some(60 * SECOND), restarts_max: 1, ..of(2, 2) };
-    let mut state = with(&[0, 1], &settings);
-    state.alive(20 * SECOND, NodeId(1), Some((Some(0), 5 * SECOND)));
-    state.alive(30 * SECOND, NodeId(0), Some((Some(0), 30 * SECOND)));
-    assert_eq!(decide(74 * SECOND, &state, &settings).0, Decision::Wait(Some(75 * SECOND)));
-    let (decision, _) = decide(75 * SECOND, &state, &settings);
-    let end = RoundEnd::Hung { idle: 60 * SECOND };
-    assert_eq!(decision, Decision::EndRound { end, restart: true, wait: Duration::ZERO });
-    settle(&mut state, 75 * SECOND, &settings);
-    assert!(state.nodes.values().all(|node| node.phase == Phase::Settling));
-    let told = |told: &Told| matches!(told, Told::These(ids, _) if ids.len() == 2);
-    assert!(state.take_told().iter().any(told));
+fn the_supervisor_ends_the_run_once() {
+    let settings = of(1, 1);
+    let mut state = with(&[0], &settings);
+    state.take_told();
+    let end = RunEnd::Failed { end: RoundEnd::Hung { idle: SECOND }, reason: "no restarts are allowed".into() };
+    state.close_run(end.clone());
+    state.close_run(RunEnd::Finished);
+    assert_eq!(state.take_told(), [Told::All(FromHost::RunEnded(end))]);
+    assert_eq!(decide(SECOND, &state, &settings).0, Decision::Wait(None));
 }
 
 #[test]

@@ -25,7 +25,6 @@ impl State {
         assert_eq!(self.ready.len(), count(Phase::Ready));
         assert!(self.ready.iter().all(|(order, id)| self.nodes[id].order == *order));
         assert!(self.settling.iter().all(|id| self.nodes[id].phase == Phase::Settling));
-        assert!(self.history.restarts <= settings.restarts_max);
         let running = count(Phase::Running);
         match &self.stage {
             Stage::Running => {
@@ -134,6 +133,7 @@ struct World {
     acts: Vec<Act>,
     seed: u64,
     rounds: u64,
+    restarts: u32,
     work: Duration,
 }
 
@@ -148,6 +148,7 @@ impl World {
             acts: acts.iter().map(|(_, act)| *act).collect(),
             seed,
             rounds: 0,
+            restarts: 0,
             work: 20 * SECOND,
         };
         for (index, (at, _)) in acts.iter().enumerate() {
@@ -323,7 +324,6 @@ impl World {
         assert_eq!(roster.members.len(), ranks.len());
         assert!(ranks.len() >= self.settings.nodes_min as usize && ranks.len() <= self.settings.nodes_max as usize);
         self.rounds = self.rounds.max(roster.round + 1);
-        assert!(roster.restarts <= self.settings.restarts_max);
         if self.settings.node_rank.is_some() {
             let fixed = ranks.iter().map(|id| u32::try_from(id.0).unwrap() % self.settings.nodes_max);
             assert!((0u32..).zip(fixed).all(|(rank, fixed)| rank == fixed), "fixed ranks");
@@ -368,8 +368,7 @@ impl World {
                     _ => return,
                 };
                 if let Some(round) = agent.running.filter(|_| agent.alive && self.hears(id, host)) {
-                    let failure = Failure { round, ..Failure::default() };
-                    self.with(host, |_, state, _| state.fail(NodeId(id), round, failure, 1));
+                    self.supervise(host, round);
                 }
             }
             // The network breaks once.
@@ -390,6 +389,19 @@ impl World {
                     self.at(at, Event::Missed { agent, host, closed: false });
                 }
             }
+        }
+    }
+
+    /// The supervisor hears of a failure.
+    fn supervise(&mut self, host: u64, round: u64) {
+        let end = RoundEnd::Failed(Box::default());
+        if self.restarts < self.settings.restarts_max {
+            self.restarts += 1;
+            let restart = Restart { number: self.restarts, wait: Duration::ZERO };
+            self.with(host, |now, state, _| state.close_round(now, round, end, restart));
+        } else {
+            let end = RunEnd::Failed { end, reason: "all restarts are used up".into() };
+            self.with(host, |_, state, _| state.close_run(end));
         }
     }
 
@@ -498,7 +510,7 @@ impl World {
         let heard: Vec<_> = (0u64..).zip(&self.agents).filter(heard).map(said).collect();
         self.with(host, |now, state, settings| {
             for (id, round) in heard {
-                state.alive(now, NodeId(id), Some((round, Duration::ZERO)));
+                state.alive(now, NodeId(id), round);
             }
             for (id, time) in state.silent(now, Duration::ZERO, settings) {
                 state.lose(now, id, Loss::Silent(time));

@@ -22,11 +22,11 @@ const NO_REQUESTS: [Signal; 2] = [Signal::SIGCHLD, Signal::SIGWINCH];
 
 /// Signals that asked the run to stop, before and during the wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Requests {
+pub(crate) struct Requests {
     /// The first one.
-    pub(super) first: Option<Signal>,
+    pub(crate) first: Option<Signal>,
     /// Whether another followed.
-    pub(super) second: bool,
+    pub(crate) second: bool,
 }
 
 /// Waits for the readers. Returns the signals that came meanwhile; [`Pump::lost`] tells what was given up.

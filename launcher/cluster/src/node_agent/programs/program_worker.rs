@@ -1,12 +1,11 @@
-//! One worker of the group: its process, its output, and what is known of its failure.
+//! One program of a node: its process, its output, and what is known of its failure.
 
 use super::{
-    contract::{self, Files, Ranks},
-    error::GroupError,
+    environment::{self, Files},
     error_file::{self, ErrorFile},
     spec::GroupSpec,
 };
-use crate::rendezvous::RoundPlan;
+use crate::node_agent::{effect::ProgramRound, error::AgentError, program_ranks::Ranks};
 use enn_common::{failure::Failure, secrets};
 use enn_process::{
     Binding, Cgroup, Exit, Guard, Inlet, MARK_VARIABLE, Mark, Outlets, Process, StartError,
@@ -28,9 +27,9 @@ const EARLY_MAX: Duration = Duration::from_secs(30);
 const CODE_NOT_FOUND: i32 = 127;
 const CODE_NOT_EXECUTABLE: i32 = 126;
 
-/// A worker of the current round.
+/// A worker of the present round.
 #[derive(Debug)]
-pub(super) struct Worker {
+pub(super) struct ProgramWorker {
     pub(super) ranks: Ranks,
     pub(super) process: Process,
     /// Set until it may begin.
@@ -42,6 +41,15 @@ pub(super) struct Worker {
     started: Instant,
     /// When its end was noticed.
     ended: Option<(Instant, SystemTime)>,
+}
+
+/// Why a worker was not started.
+#[derive(Debug)]
+pub(super) enum NotStarted {
+    /// Its program cannot be executed: that is a failure of the worker.
+    Program(Box<Failure>),
+    /// The machine lacks something that the launcher needs.
+    Machine(AgentError),
 }
 
 /// What starting needs besides the spec and the ranks.
@@ -56,42 +64,46 @@ pub(super) struct Means<'a> {
 /// The command of a worker, with the variables that all of them get.
 pub(super) fn common_command(spec: &GroupSpec, local_rank: u32) -> Command {
     let mut command = secrets::command(&spec.command.program);
-    command.args(contract::args(&spec.command.args, local_rank)).envs(&spec.variables);
+    command.args(environment::args(&spec.command.args, local_rank)).envs(&spec.variables);
     command
 }
 
-impl Worker {
-    /// Starts a worker; it begins when it is released. A program that cannot be started is a failure of the worker, in `Err(Ok(…))`.
+impl ProgramWorker {
+    /// Starts a worker; it begins when it is released.
     pub(super) fn start(
         spec: &GroupSpec,
-        plan: &RoundPlan,
+        round: &ProgramRound,
         ranks: Ranks,
         means: Means<'_>,
-    ) -> Result<Self, Result<Box<Failure>, GroupError>> {
+    ) -> Result<Self, NotStarted> {
         let role = spec.rendezvous.role.clone();
         let host = spec.rendezvous.host.clone();
         let who = WorkerIdentity { role, local_rank: ranks.local_rank, rank: ranks.rank, host };
-        let attempt = u32::try_from(plan.round).unwrap_or(u32::MAX);
-        let streams = means.pump.open(attempt, &who).map_err(|error| Err(error.into()))?;
+        let number = round.plan.round;
+        let attempt = u32::try_from(number).unwrap_or(u32::MAX);
+        let streams = means.pump.open(attempt, &who).map_err(|error| NotStarted::Machine(error.into()))?;
         let WorkerStreams { stdout, stderr, error_file, tail } = streams;
         let progress = spec.run_dir.join("progress").join(ranks.local_rank.to_string());
         let files = Files { error: &error_file, progress: &progress };
         let mut command = common_command(spec, ranks.local_rank);
-        command.envs(contract::variables(spec, plan, &ranks, files)).env(MARK_VARIABLE, means.mark.value());
+        command.envs(environment::variables(spec, round, &ranks, files)).env(MARK_VARIABLE, means.mark.value());
         // As under torchrun: every worker has the launcher's own standard input, and leads a session.
         let outlets = Outlets { stdin: Inlet::Inherited, stdout, stderr };
-        let cpus = cpu_set(spec.cpus.get(ranks.local_rank as usize)).map_err(Err)?;
+        let cpus = cpu_set(spec.cpus.get(ranks.local_rank as usize)).map_err(NotStarted::Machine)?;
         let binding = Binding::new(cpus, means.cgroup).in_new_session();
         let started = Instant::now();
         match means.starter.start(WorkerStart { command: &command, outlets, binding }, means.guard) {
             Ok(Started { process, held }) => {
                 Ok(Self { ranks, process, held, tail, error_file, progress, progressed: None, started, ended: None })
             }
-            Err(StartError::Watch(source)) => Err(Err(GroupError::System { what: "watch a worker by pidfd", source })),
+            Err(StartError::Watch(source)) => {
+                Err(NotStarted::Machine(AgentError::System { what: "watch a worker by pidfd", source }))
+            }
             Err(StartError::Spawn(error)) => {
-                let failure = blank(spec, plan.round, &ranks);
+                let failure = blank(spec, number, &ranks);
                 let (code, message) = not_started(&spec.command.program.to_string_lossy(), &error);
-                Err(Ok(Box::new(Failure { code: Some(code), message: Some(message), early: true, ..failure })))
+                let failure = Failure { code: Some(code), message: Some(message), early: true, ..failure };
+                Err(NotStarted::Program(Box::new(failure)))
             }
         }
     }
@@ -176,9 +188,9 @@ impl Worker {
     }
 }
 
-/// The failure of the group: of all its workers in trouble, the one whose trouble began first. A worker that raised and is
+/// Returns the failure of the round: of all its workers in trouble, the one whose trouble began first. A worker that raised and is
 /// still being torn down comes before those that failed because of it.
-pub(super) fn root_cause(spec: &GroupSpec, round: u64, workers: &[Worker]) -> Option<Failure> {
+pub(super) fn root_cause(spec: &GroupSpec, round: u64, workers: &[&ProgramWorker]) -> Option<Failure> {
     let troubled = workers.iter().enumerate().filter_map(|(index, worker)| Some((worker.trouble()?, index)));
     let ((_, file), index) = troubled.min_by_key(|((since, _), _)| *since)?;
     let others = workers.iter().enumerate().filter(|(other, _)| *other != index);
@@ -212,12 +224,12 @@ fn not_started(program: &str, error: &io::Error) -> (i32, String) {
     (code, format!("cannot start {program}: {error}{hint}"))
 }
 
-fn cpu_set(cpus: Option<&Vec<usize>>) -> Result<Option<CpuSet>, GroupError> {
+fn cpu_set(cpus: Option<&Vec<usize>>) -> Result<Option<CpuSet>, AgentError> {
     let Some(cpus) = cpus else { return Ok(None) };
     let mut set = CpuSet::new();
     for cpu in cpus {
         set.set(*cpu)
-            .map_err(|errno| GroupError::System { what: "bind a worker to its CPUs", source: errno.into() })?;
+            .map_err(|errno| AgentError::System { what: "bind a worker to its CPUs", source: errno.into() })?;
     }
     Ok(Some(set))
 }

@@ -1,4 +1,4 @@
-//! What the group of one node is asked to run: any program that reads torchrun's environment.
+//! What a node is asked to run: any program that reads torchrun's environment.
 
 use crate::rendezvous::Settings;
 use enn_process::{logs::LogPlan, preload::Preload};
@@ -45,6 +45,12 @@ pub struct GroupSpec {
     pub timer_file: Option<PathBuf>,
     /// Signals that stop the run (`--signals-to-handle`).
     pub signals: Vec<Signal>,
+    /// Restarts are counted within this window only; `None`: over the whole run.
+    pub restart_window: Option<Duration>,
+    /// Wait before a restart, doubled each time.
+    pub backoff: Duration,
+    /// Whether a round that failed twice before any worker was ready is tried again.
+    pub retry_early: bool,
     /// Time between TERM and KILL.
     pub grace: Duration,
     /// Whether the launcher ends with the failed worker's own code (`--propagate-exit`).
