@@ -1,8 +1,9 @@
 //! One socket: bytes in to messages, messages out to bytes. Never blocks.
 
 use enn_common::wire::{
-    frame::{self, FrameBuffer},
+    frame::{self, FrameBuffer, FrameError},
     message::{FromWorker, ToWorker},
+    script::{self, FromScript, ToScript},
 };
 use mio::net::UnixStream;
 use std::{
@@ -26,17 +27,34 @@ pub(crate) enum ReadEnd {
     Closed(Option<String>),
 }
 
+/// Language of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Language {
+    /// ENN's own workers.
+    Worker,
+    /// Any other program.
+    Script,
+}
+
+/// A message that was received.
+#[derive(Debug)]
+pub(crate) enum Incoming {
+    Worker(FromWorker),
+    Script(FromScript),
+}
+
 #[derive(Debug)]
 pub(crate) struct WorkerConnection {
     pub(crate) stream: UnixStream,
+    pub(crate) language: Language,
     pub(crate) opened: Instant,
     incoming: FrameBuffer,
     outgoing: Vec<u8>,
 }
 
 impl WorkerConnection {
-    pub(crate) fn new(stream: UnixStream, opened: Instant) -> Self {
-        Self { stream, opened, incoming: FrameBuffer::new(), outgoing: Vec::new() }
+    pub(crate) fn new(stream: UnixStream, language: Language, opened: Instant) -> Self {
+        Self { stream, language, opened, incoming: FrameBuffer::new(), outgoing: Vec::new() }
     }
 
     /// Reads at most `budget` bytes. Call `message` until it returns `None` before reading again.
@@ -60,12 +78,19 @@ impl WorkerConnection {
     }
 
     /// Returns the next message received so far. `unauthenticated` applies the limit of connections that have sent no Hello.
-    pub(crate) fn message(&mut self, unauthenticated: bool) -> Result<Option<FromWorker>, String> {
-        let message = self.incoming.decode().map_err(|error| error.to_string())?;
+    pub(crate) fn message(&mut self, unauthenticated: bool) -> Result<Option<Incoming>, String> {
+        let message = self.decode().map_err(|error| error.to_string())?;
         if message.is_none() && unauthenticated && self.incoming.pending() > HELLO_BYTES_MAX {
             return Err(format!("{} bytes arrived before Hello", self.incoming.pending()));
         }
         Ok(message)
+    }
+
+    fn decode(&mut self) -> Result<Option<Incoming>, FrameError> {
+        match self.language {
+            Language::Worker => Ok(self.incoming.decode()?.map(Incoming::Worker)),
+            Language::Script => Ok(script::decode(&mut self.incoming)?.map(Incoming::Script)),
+        }
     }
 
     /// Returns the number of bytes that form no whole message yet.
@@ -74,7 +99,14 @@ impl WorkerConnection {
     }
 
     pub(crate) fn queue(&mut self, message: &ToWorker) -> Result<(), String> {
-        frame::encode(message, &mut self.outgoing).map_err(|error| error.to_string())?;
+        let encoded = match self.language {
+            Language::Worker => frame::encode(message, &mut self.outgoing),
+            Language::Script => match ToScript::of(message) {
+                Some(message) => script::encode(&message, &mut self.outgoing),
+                None => return Ok(()),
+            },
+        };
+        encoded.map_err(|error| error.to_string())?;
         if self.outgoing.len() > OUT_BYTES_MAX {
             return Err(format!("the worker does not read: {} bytes wait for it", self.outgoing.len()));
         }

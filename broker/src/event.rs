@@ -2,7 +2,10 @@
 
 use enn_common::{
     id::{Round, WorkerId},
-    wire::message::{Assignment, FromWorker, Standby, ToWorker},
+    wire::{
+        control::Phase,
+        message::{Assignment, FromWorker, Standby, ToWorker},
+    },
 };
 use std::collections::BTreeMap;
 
@@ -22,6 +25,8 @@ pub enum BrokerEvent {
         worker: WorkerId,
         message: FromWorker,
     },
+    /// What the control page of a worker would show that is a script: it has none.
+    Progressed { worker: WorkerId, phase: Phase, step: u64 },
     /// A worker's connection ended; the error is set when it broke the protocol.
     Left { worker: WorkerId, error: Option<String> },
     /// A connection was refused.
@@ -46,6 +51,7 @@ pub enum Command {
     BeginRound(Box<RoundPlan>),
     EndRound { reason: String },
     Dismiss { worker: WorkerId },
+    StopScript { worker: WorkerId },
     CloseAll,
     TellAll(Box<ToWorker>),
     Sync { token: u64 },

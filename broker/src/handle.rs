@@ -1,9 +1,10 @@
 //! The agent's handle on the broker's thread.
 
 use crate::{
+    connection::Language,
     error::BrokerError,
     event::{BrokerEvent, Command, RoundPlan},
-    server::{WAKER, WorkerServer},
+    server::{Listener, WAKER, WorkerServer},
     socket_directory::{self, SocketDirectory},
 };
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -36,6 +37,7 @@ const COMMAND_WAIT_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Broker {
     socket: PathBuf,
+    script_socket: PathBuf,
     commands: Sender<Command>,
     waker: Waker,
     events: Receiver<BrokerEvent>,
@@ -46,14 +48,14 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Listens on a socket (mode 0600) in a fresh directory (0700) under `parent`, which must exist and be short: Unix
-    /// allows socket paths of 107 bytes.
+    /// Listens on two sockets (mode 0600), for workers and for scripts, in a fresh directory (0700) under `parent`, which must exist
+    /// and be short: Unix allows socket paths of 107 bytes.
     pub fn serve(parent: &Path) -> Result<Self, BrokerError> {
         let directory = SocketDirectory::make(parent)?;
         let socket = directory.path().join(socket_directory::SOCKET);
-        let listen = |source| BrokerError::Listen { path: socket.clone(), source };
-        let listener = UnixListener::bind(&socket).map_err(listen)?;
-        fs::set_permissions(&socket, fs::Permissions::from_mode(0o600)).map_err(listen)?;
+        let script_socket = directory.path().join(socket_directory::SCRIPT_SOCKET);
+        // The directory of a broker whose first socket takes no connection may be removed: it is bound first.
+        let listeners = [listen(&socket, Language::Worker)?, listen(&script_socket, Language::Script)?];
         let poll = Poll::new().map_err(BrokerError::Loop)?;
         let waker = Waker::new(poll.registry(), WAKER).map_err(BrokerError::Loop)?;
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
@@ -61,16 +63,21 @@ impl Broker {
         let (commands, commands_in) = bounded(COMMANDS_MAX);
         let (events_out, events) = bounded(EVENTS_MAX);
         let uid = nix::unistd::geteuid().as_raw();
-        let server = WorkerServer::new(poll, listener, commands_in, events_out, wake.clone(), uid);
+        let server = WorkerServer::new(poll, listeners, commands_in, events_out, wake.clone(), uid);
         let server = server.map_err(BrokerError::Loop)?;
         let thread = std::thread::Builder::new().name("enn-broker".into()).spawn(|| server.run());
         let thread = Some(thread.map_err(BrokerError::Loop)?);
-        Ok(Self { socket, commands, waker, events, wake, thread, _directory: directory })
+        Ok(Self { socket, script_socket, commands, waker, events, wake, thread, _directory: directory })
     }
 
     /// Returns the path of the socket, the value of a worker's `ENN_BROKER`.
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Returns the path of the socket for scripts.
+    pub fn script_socket(&self) -> &Path {
+        &self.script_socket
     }
 
     /// Admits a worker when it connects. Call before starting it. Without a seat it is told to stand by, when `standby` is set.
@@ -91,6 +98,11 @@ impl Broker {
     /// Tells one worker to end, and closes its connection.
     pub fn dismiss(&self, worker: WorkerId) -> Result<(), BrokerError> {
         self.command(Command::Dismiss { worker })
+    }
+
+    /// Asks a worker that is a script to finish its step, save and end, now or when it attaches.
+    pub fn stop_script(&self, worker: WorkerId) -> Result<(), BrokerError> {
+        self.command(Command::StopScript { worker })
     }
 
     /// Closes all connections: the workers end themselves.
@@ -128,6 +140,13 @@ impl Broker {
         // An empty counter needs no clearing.
         let _empty = self.wake.read();
     }
+}
+
+fn listen(path: &Path, language: Language) -> Result<Listener, BrokerError> {
+    let error = |source| BrokerError::Listen { path: path.to_owned(), source };
+    let socket = UnixListener::bind(path).map_err(error)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(error)?;
+    Ok(Listener { socket, language })
 }
 
 impl Drop for Broker {

@@ -1,14 +1,22 @@
 //! The workers that are admitted and seated, and the meaning of a message or a closed connection. Pure: effects are returned,
 //! and `server` applies them; a simulation does it in virtual time.
 //!
-//! **Invariant:** a worker connects once and stays through many rounds. Its messages belong to the round that it entered last.
+//! **Invariant:** a worker connects once and stays through many rounds. Its messages belong to the round that it entered last. A script
+//! enters a round when it is assigned to it, names the round in its messages, and may connect again when its connection was lost.
 
 use crate::event::{BrokerEvent, RoundPlan};
 use enn_common::{
     id::{Round, WorkerId},
-    wire::message::{FromWorker, PROTOCOL, Standby, ToWorker},
+    wire::{
+        control::Phase,
+        message::{Assignment, FromWorker, PROTOCOL, Standby, ToWorker},
+        script::{FromScript, SCRIPT_PROTOCOL, state_source},
+    },
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a script is reported to run on: it says nothing of its device.
+const SCRIPT_DEVICE: &str = "script";
 
 /// Identifies a connection; an id is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,6 +38,8 @@ pub struct Roster {
     expected: BTreeMap<WorkerId, Option<Box<Standby>>>,
     members: BTreeMap<ConnectionId, Member>,
     current: Option<RoundPlan>,
+    /// Scripts that are to end.
+    stopping: BTreeSet<WorkerId>,
 }
 
 #[derive(Debug)]
@@ -37,6 +47,7 @@ struct Member {
     worker: WorkerId,
     /// The round that the worker entered last.
     round: Option<Round>,
+    is_script: bool,
 }
 
 impl Roster {
@@ -53,11 +64,15 @@ impl Roster {
 
     /// Gives seats: now to the connected workers, to others when they connect.
     pub fn begin(&mut self, plan: RoundPlan) -> Vec<Effect> {
-        let seated = |(id, member): (&ConnectionId, &Member)| {
-            let seat = plan.seats.get(&member.worker)?;
-            Some(Effect::Send(*id, ToWorker::Assign(Box::new(seat.clone()))))
-        };
-        let effects = self.members.iter().filter_map(seated).collect();
+        let mut effects = Vec::new();
+        for (id, member) in &mut self.members {
+            let Some(seat) = plan.seats.get(&member.worker) else { continue };
+            effects.push(Effect::Send(*id, ToWorker::Assign(Box::new(seat.clone()))));
+            if member.is_script {
+                member.round = Some(plan.round);
+                effects.extend(entered(member.worker, seat));
+            }
+        }
         self.current = Some(plan);
         effects
     }
@@ -73,16 +88,29 @@ impl Roster {
     /// Tells one worker to end, closes its connection and admits it no more.
     pub fn dismiss(&mut self, worker: WorkerId) -> Vec<Effect> {
         self.expected.remove(&worker);
-        let here = self.members.iter().find(|(_, member)| member.worker == worker).map(|(id, _)| *id);
+        self.stopping.remove(&worker);
+        let here = self.connection(worker).map(|(id, _)| id);
         if let Some(id) = here {
             self.members.remove(&id);
         }
         here.map(|id| [Effect::Send(id, ToWorker::Dismissed), Effect::Close(id)]).into_iter().flatten().collect()
     }
 
+    /// Tells a script to end, now or when it attaches. Other workers see that on their control pages.
+    pub fn stop_script(&mut self, worker: WorkerId) -> Vec<Effect> {
+        self.stopping.insert(worker);
+        let here = self.connection(worker).filter(|(_, member)| member.is_script);
+        here.map(|(id, _)| Effect::Send(id, ToWorker::Dismissed)).into_iter().collect()
+    }
+
+    fn connection(&self, worker: WorkerId) -> Option<(ConnectionId, &Member)> {
+        self.members.iter().find(|(_, member)| member.worker == worker).map(|(id, member)| (*id, member))
+    }
+
     /// Closes all connections and admits no more workers.
     pub fn close_all(&mut self) -> Vec<Effect> {
         self.expected.clear();
+        self.stopping.clear();
         self.current = None;
         std::mem::take(&mut self.members).into_keys().map(Effect::Close).collect()
     }
@@ -115,13 +143,10 @@ impl Roster {
             let hint = "are enn and enn-worker of one version?";
             return refuse(id, format!("enn-worker speaks protocol {protocol}, enn speaks {PROTOCOL} ({hint})"));
         }
-        if self.is_member(id) || self.members.values().any(|member| member.worker == worker) {
-            return refuse(id, format!("worker {worker} is already connected"));
-        }
-        let Some(standby) = self.expected.remove(&worker) else {
-            return refuse(id, format!("worker {worker} is not expected: it belongs to an attempt that has ended"));
+        let standby = match self.admit(id, Member { worker, round: None, is_script: false }) {
+            Ok(standby) => standby,
+            Err(error) => return refuse(id, error),
         };
-        self.members.insert(id, Member { worker, round: None });
         let seat = self.current.as_ref().and_then(|current| current.seats.get(&worker));
         let answer = match (seat, standby) {
             (Some(seat), _) => Some(ToWorker::Assign(Box::new(seat.clone()))),
@@ -131,13 +156,103 @@ impl Roster {
         sent.into_iter().chain([Effect::Emit(BrokerEvent::Joined { worker, pid })]).collect()
     }
 
+    /// Makes a connection that of an expected worker; returns what the worker prepares for without a seat.
+    fn admit(&mut self, id: ConnectionId, member: Member) -> Result<Option<Box<Standby>>, String> {
+        let worker = member.worker;
+        if self.is_member(id) || self.connection(worker).is_some() {
+            return Err(format!("worker {worker} is already connected"));
+        }
+        let Some(standby) = self.expected.remove(&worker) else {
+            return Err(format!("worker {worker} is not expected: it belongs to an attempt that has ended"));
+        };
+        self.members.insert(id, member);
+        Ok(standby)
+    }
+
+    /// A message of a script came on a connection.
+    pub fn on_script(&mut self, id: ConnectionId, message: FromScript) -> Vec<Effect> {
+        if let FromScript::Attach { protocol, worker, pid } = message {
+            return self.on_attach(id, protocol, WorkerId(worker), pid);
+        }
+        let Some(Member { worker, round, .. }) = self.members.get(&id) else {
+            return refuse(id, "the first message on a connection must be attach".into());
+        };
+        let worker = *worker;
+        let present = *round;
+        let report = |round, message| Effect::Emit(BrokerEvent::Reported { round, worker, message });
+        // What it says of a round that it has left moves nothing.
+        let progressed = |round, phase, step| {
+            let is_now = present == Some(round);
+            is_now.then_some(Effect::Emit(BrokerEvent::Progressed { worker, phase, step })).into_iter()
+        };
+        match message {
+            FromScript::Attach { .. } => Vec::new(),
+            FromScript::Ready { round, step } => {
+                let round = Round(round);
+                let device = SCRIPT_DEVICE.to_owned();
+                let ready = FromWorker::Ready { device, backend: String::new(), libtorch: String::new() };
+                progressed(round, Phase::Compute, step).chain([report(Some(round), ready)]).collect()
+            }
+            FromScript::Halted { round, step, whole } => {
+                let halted = FromWorker::Halted { round, step, kept: whole };
+                let round = Round(round);
+                progressed(round, Phase::Rendezvous, step).chain([report(Some(round), halted)]).collect()
+            }
+            FromScript::Progress { round, step } => progressed(Round(round), Phase::Compute, step).collect(),
+            FromScript::Failed { error } => vec![report(present, FromWorker::Failed { error })],
+        }
+    }
+
+    fn on_attach(&mut self, id: ConnectionId, protocol: u32, worker: WorkerId, pid: u32) -> Vec<Effect> {
+        if protocol != SCRIPT_PROTOCOL {
+            let hint = "are the package enn and the program enn of one version?";
+            return refuse(id, format!("the script speaks protocol {protocol}, enn speaks {SCRIPT_PROTOCOL} ({hint})"));
+        }
+        let seat = self.current.as_ref().and_then(|current| current.seats.get(&worker)).cloned();
+        let round = seat.as_ref().map(|seat| Round(seat.round));
+        if let Err(error) = self.admit(id, Member { worker, round, is_script: true }) {
+            return refuse(id, error);
+        }
+        let mut effects = vec![Effect::Emit(BrokerEvent::Joined { worker, pid })];
+        match seat {
+            Some(seat) => {
+                effects.extend(entered(worker, &seat));
+                effects.push(Effect::Send(id, ToWorker::Assign(Box::new(seat))));
+            }
+            // It waits in front of its training, with all that it imports.
+            None => {
+                effects.push(Effect::Emit(BrokerEvent::Reported { round: None, worker, message: FromWorker::Warm }))
+            }
+        }
+        if self.stopping.contains(&worker) {
+            effects.push(Effect::Send(id, ToWorker::Dismissed));
+        }
+        effects
+    }
+
     /// A connection ended, from the worker's side or because of `error`.
     pub fn on_closed(&mut self, id: ConnectionId, error: Option<String>) -> Vec<Effect> {
         match self.members.remove(&id) {
-            Some(Member { worker, .. }) => vec![Effect::Emit(BrokerEvent::Left { worker, error })],
+            Some(Member { worker, is_script, .. }) => {
+                if is_script {
+                    self.expected.insert(worker, None);
+                }
+                vec![Effect::Emit(BrokerEvent::Left { worker, error })]
+            }
             None => error.map(|error| Effect::Emit(BrokerEvent::Refused { error })).into_iter().collect(),
         }
     }
+}
+
+/// A script has entered the round of its seat: it has no say in that.
+fn entered(worker: WorkerId, seat: &Assignment) -> [Effect; 2] {
+    let round = Some(Round(seat.round));
+    let message = FromWorker::Entered { round: seat.round };
+    let step = state_source(seat).map_or(0, |source| source.step);
+    [
+        Effect::Emit(BrokerEvent::Progressed { worker, phase: Phase::Rendezvous, step }),
+        Effect::Emit(BrokerEvent::Reported { round, worker, message }),
+    ]
 }
 
 /// Refuses a connection, and reports it to the worker and to the agent.
@@ -253,6 +368,82 @@ mod tests {
         roster.on_message(ConnectionId(0), FromWorker::Entered { round: 1 });
         let now = roster.on_message(ConnectionId(0), FromWorker::Warm);
         assert!(matches!(&now[..], [Effect::Emit(BrokerEvent::Reported { round: Some(Round(1)), .. })]), "{now:?}");
+    }
+
+    fn attach(worker: u32) -> FromScript {
+        FromScript::Attach { protocol: SCRIPT_PROTOCOL, worker, pid: 5 }
+    }
+
+    fn reported(effects: &[Effect]) -> Vec<(Option<u64>, &FromWorker)> {
+        let report = |effect| match effect {
+            &Effect::Emit(BrokerEvent::Reported { round, ref message, .. }) => {
+                Some((round.map(|round: Round| round.0), message))
+            }
+            _ => None,
+        };
+        effects.iter().filter_map(report).collect()
+    }
+
+    fn progressed(effects: &[Effect]) -> Option<(Phase, u64)> {
+        effects.iter().find_map(|effect| match effect {
+            Effect::Emit(BrokerEvent::Progressed { phase, step, .. }) => Some((*phase, *step)),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn a_script_attaches_and_its_messages_are_those_of_a_worker() {
+        let id = ConnectionId(4);
+        let mut roster = Roster::default();
+        let early = roster.on_script(id, FromScript::Progress { round: 0, step: 1 });
+        assert!(refused(&early, "must be attach"), "{early:?}");
+        let foreign = FromScript::Attach { protocol: 9, worker: 1, pid: 5 };
+        assert!(refused(&roster.on_script(id, foreign), "protocol 9"));
+        assert!(refused(&roster.on_script(id, attach(1)), "not expected"));
+        roster.begin(plan(0, &[0, 1]));
+        roster.expect(WorkerId(1), None);
+        let effects = roster.on_script(id, attach(1));
+        assert!(matches!(effects[0], Effect::Emit(BrokerEvent::Joined { worker: WorkerId(1), pid: 5 })), "{effects:?}");
+        assert!(
+            matches!(effects.last(), Some(Effect::Send(_, ToWorker::Assign(seat))) if seat.rank == 1),
+            "{effects:?}"
+        );
+        assert_eq!(reported(&effects), [(Some(0), &FromWorker::Entered { round: 0 })]);
+        assert_eq!(progressed(&effects), Some((Phase::Rendezvous, 0)));
+        assert!(refused(&roster.on_script(ConnectionId(5), attach(1)), "already connected"));
+        let ready = roster.on_script(id, FromScript::Ready { round: 0, step: 7 });
+        assert!(matches!(reported(&ready)[..], [(Some(0), FromWorker::Ready { .. })]), "{ready:?}");
+        assert_eq!(
+            progressed(&roster.on_script(id, FromScript::Progress { round: 0, step: 9 })),
+            Some((Phase::Compute, 9))
+        );
+        assert!(matches!(&roster.end("rank 0 died")[..], [Effect::Send(_, ToWorker::RoundEnded { round: 0, .. })]));
+        let halted = roster.on_script(id, FromScript::Halted { round: 0, step: 9, whole: true });
+        assert_eq!(reported(&halted), [(Some(0), &FromWorker::Halted { round: 0, step: 9, kept: true })]);
+        let next = roster.begin(plan(1, &[1]));
+        assert!(matches!(&next[0], Effect::Send(_, ToWorker::Assign(seat)) if seat.round == 1), "{next:?}");
+        assert_eq!(reported(&next), [(Some(1), &FromWorker::Entered { round: 1 })]);
+        assert!(roster.on_script(id, FromScript::Progress { round: 0, step: 10 }).is_empty(), "it has left that round");
+        let failed = roster.on_script(id, FromScript::Failed { error: "x".into() });
+        assert_eq!(reported(&failed), [(Some(1), &FromWorker::Failed { error: "x".into() })]);
+    }
+
+    #[test]
+    fn a_script_without_a_seat_waits_and_one_that_lost_its_connection_comes_again() {
+        let mut roster = Roster::default();
+        roster.expect(WorkerId(3), None);
+        assert_eq!(reported(&roster.on_script(ConnectionId(1), attach(3))), [(None, &FromWorker::Warm)]);
+        assert_eq!(roster.on_closed(ConnectionId(1), Some("x".into())).len(), 1);
+        assert_eq!(roster.on_script(ConnectionId(2), attach(3)).len(), 2);
+        roster.on_closed(ConnectionId(2), None);
+        assert!(roster.stop_script(WorkerId(3)).is_empty());
+        let effects = roster.on_script(ConnectionId(3), attach(3));
+        assert_eq!(effects.last(), Some(&Effect::Send(ConnectionId(3), ToWorker::Dismissed)));
+        assert_eq!(roster.stop_script(WorkerId(3)), [Effect::Send(ConnectionId(3), ToWorker::Dismissed)]);
+        assert_eq!(roster.dismiss(WorkerId(3)).len(), 2);
+        assert!(refused(&roster.on_script(ConnectionId(4), attach(3)), "not expected"));
+        let mut workers = seated(0, &[0]);
+        assert!(workers.stop_script(WorkerId(0)).is_empty(), "its control page says so");
     }
 
     #[test]

@@ -4,12 +4,15 @@
 //! messages slows the worker that sends it and does not fill the machine's memory.
 
 use crate::{
-    connection::{ReadEnd, WorkerConnection},
+    connection::{Incoming, Language, ReadEnd, WorkerConnection},
     event::{BrokerEvent, Command},
     roster::{ConnectionId, Effect, Roster, refuse},
 };
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
-use enn_common::descriptors::{self, Reserve};
+use enn_common::{
+    descriptors::{self, Reserve},
+    wire::message::ToWorker,
+};
 use mio::{
     Events, Interest, Poll, Token,
     net::{UnixListener, UnixStream},
@@ -44,9 +47,15 @@ const LISTENER: Token = Token(0);
 pub(crate) const WAKER: Token = Token(1);
 const FIRST_CONNECTION: usize = 2;
 
+/// A socket that accepts connections of one language.
+pub(crate) struct Listener {
+    pub(crate) socket: UnixListener,
+    pub(crate) language: Language,
+}
+
 pub(crate) struct WorkerServer {
     pub(crate) poll: Poll,
-    pub(crate) listener: UnixListener,
+    pub(crate) listeners: [Listener; 2],
     pub(crate) commands: Receiver<Command>,
     /// Commands that were received and are not yet carried out.
     queued: VecDeque<Command>,
@@ -74,7 +83,7 @@ struct Ended;
 impl WorkerServer {
     pub(crate) fn new(
         poll: Poll,
-        listener: UnixListener,
+        listeners: [Listener; 2],
         commands: Receiver<Command>,
         events: Sender<BrokerEvent>,
         wake: Arc<EventFd>,
@@ -83,8 +92,10 @@ impl WorkerServer {
         let queued = VecDeque::new();
         let state = State::default();
         let reserve = Reserve::new();
-        let mut server = Self { poll, listener, commands, queued, events, wake, uid, reserve, accept_at: None, state };
-        server.poll.registry().register(&mut server.listener, LISTENER, Interest::READABLE)?;
+        let mut server = Self { poll, listeners, commands, queued, events, wake, uid, reserve, accept_at: None, state };
+        for listener in &mut server.listeners {
+            server.poll.registry().register(&mut listener.socket, LISTENER, Interest::READABLE)?;
+        }
         server.state.next = FIRST_CONNECTION;
         Ok(server)
     }
@@ -156,16 +167,22 @@ impl WorkerServer {
         Ok(())
     }
 
+    /// Accepts all connections that wait, on both sockets.
     fn accept(&mut self) -> Result<(), Ended> {
         self.accept_at = None;
+        (0..self.listeners.len()).try_for_each(|at| self.accept_on(at))
+    }
+
+    fn accept_on(&mut self, at: usize) -> Result<(), Ended> {
         loop {
-            match self.listener.accept() {
-                Ok((stream, _)) => self.admit(stream)?,
+            let Listener { socket, language } = &self.listeners[at];
+            match socket.accept() {
+                Ok((stream, _)) => self.admit(stream, *language)?,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
                 }
                 Err(error) => {
-                    self.not_accepted(&error)?;
+                    self.not_accepted(&error, at)?;
                     if self.accept_at.is_some() {
                         return Ok(());
                     }
@@ -175,13 +192,13 @@ impl WorkerServer {
     }
 
     /// Handles a failed accept without ending the others: a silent connection is closed to make room, or the new one is, or it waits.
-    fn not_accepted(&mut self, error: &io::Error) -> Result<(), Ended> {
+    fn not_accepted(&mut self, error: &io::Error, at: usize) -> Result<(), Ended> {
         if descriptors::are_exhausted(error) {
             if let Some(unauthenticated) = self.oldest_silent() {
                 return self
                     .apply(refuse(unauthenticated, format!("a silent connection made room for another: {error}")));
             }
-            if self.reserve.refuse(|| self.listener.accept()) {
+            if self.reserve.refuse(|| self.listeners[at].socket.accept()) {
                 return self
                     .emit(BrokerEvent::Refused { error: format!("a connection could not be accepted: {error}") });
             }
@@ -198,7 +215,7 @@ impl WorkerServer {
         (oldest.opened.elapsed() >= HELLO_SOON).then_some(*id)
     }
 
-    fn admit(&mut self, mut stream: UnixStream) -> Result<(), Ended> {
+    fn admit(&mut self, mut stream: UnixStream, language: Language) -> Result<(), Ended> {
         let error = match getsockopt(&stream, PeerCredentials).map(|peer| peer.uid()) {
             Err(error) => Some(format!("the peer credentials of a connection cannot be read: {error}")),
             Ok(uid) if uid != self.uid => {
@@ -218,7 +235,7 @@ impl WorkerServer {
             return self.emit(BrokerEvent::Refused { error: format!("a connection could not be watched: {error}") });
         }
         self.state.next += 1;
-        self.state.connections.insert(id, WorkerConnection::new(stream, Instant::now()));
+        self.state.connections.insert(id, WorkerConnection::new(stream, language, Instant::now()));
         let all = self.state.connections.len();
         let unauthenticated = self.state.connections.keys().filter(|id| !self.state.roster.is_member(**id)).count();
         match self.oldest_silent().filter(|_| unauthenticated > UNAUTHENTICATED_MAX || all > CONNECTIONS_MAX) {
@@ -242,6 +259,7 @@ impl WorkerServer {
                 Command::Expect { worker, standby } => self.state.roster.expect(worker, standby),
                 Command::EndRound { reason } => self.state.roster.end(&reason),
                 Command::Dismiss { worker } => self.state.roster.dismiss(worker),
+                Command::StopScript { worker } => self.state.roster.stop_script(worker),
                 Command::CloseAll => self.state.roster.close_all(),
                 Command::TellAll(message) => self.state.roster.tell_all(&message),
                 Command::Sync { token } => {
@@ -309,8 +327,15 @@ impl WorkerServer {
             let Some(connection) = self.state.connections.get_mut(&id) else { return Ok(()) };
             let effects = match connection.message(unauthenticated) {
                 Ok(None) => return Ok(()),
-                Ok(Some(message)) => self.state.roster.on_message(id, message),
-                Err(error) => return self.closed(id, Some(error)),
+                Ok(Some(Incoming::Worker(message))) => self.state.roster.on_message(id, message),
+                Ok(Some(Incoming::Script(message))) => self.state.roster.on_script(id, message),
+                Err(error) => {
+                    if connection.language == Language::Script {
+                        // People write scripts: they are told what was wrong.
+                        self.apply(vec![Effect::Send(id, ToWorker::Refused { error: error.clone() })])?;
+                    }
+                    return self.closed(id, Some(error));
+                }
             };
             self.apply(effects)?;
         }

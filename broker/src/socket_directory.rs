@@ -21,6 +21,8 @@ use std::{
 
 /// Name of the broker's socket in the directory.
 pub(crate) const SOCKET: &str = "broker.sock";
+/// Name of the broker's socket for scripts in the directory.
+pub(crate) const SCRIPT_SOCKET: &str = "script.sock";
 /// Name of the agent's control socket in the directory.
 pub const CONTROL_SOCKET: &str = "control.sock";
 const PREFIX: &str = "enn-";
@@ -91,7 +93,7 @@ fn remove_dead(directory: &Path) {
 
 fn remove(directory: &Path) {
     // A leftover that cannot be removed is harmless. The broker's socket goes last: a directory that keeps it is swept again.
-    for name in [CONTROL_SOCKET, SOCKET] {
+    for name in [CONTROL_SOCKET, SCRIPT_SOCKET, SOCKET] {
         let _absent = fs::remove_file(directory.join(name));
     }
     let _absent = fs::remove_dir(directory);

@@ -8,7 +8,9 @@ use enn_common::{
     id::{Round, WorkerId},
     wire::{
         client::{Client, ClientError},
-        message::{Assignment, FromWorker, PROTOCOL, ToWorker, WorkerTask},
+        frame::FrameBuffer,
+        message::{Assignment, FromWorker, PROTOCOL, StateSource, ToWorker, WorkerTask},
+        script::{self, FromScript, SCRIPT_PROTOCOL, ToScript},
     },
 };
 use nix::poll::{PollFd, PollFlags, poll};
@@ -158,6 +160,125 @@ fn garbage_costs_the_sender_its_connection_only() {
     assert!(error.contains("not a message"), "{error}");
     broker.tell_all(ToWorker::Abandoned { step: 1, error: "x".into() }).unwrap();
     assert!(matches!(good.recv().unwrap(), ToWorker::Abandoned { .. }));
+}
+
+/// The other end of a script's connection.
+struct Script {
+    socket: UnixStream,
+    buffer: FrameBuffer,
+}
+
+impl Script {
+    fn connect(broker: &Broker) -> Self {
+        let socket = UnixStream::connect(broker.script_socket()).unwrap();
+        socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        Self { socket, buffer: FrameBuffer::new() }
+    }
+
+    fn send(&mut self, message: &FromScript) {
+        let mut bytes = Vec::new();
+        script::encode(message, &mut bytes).unwrap();
+        self.socket.write_all(&bytes).unwrap();
+    }
+
+    /// The next message; `None` at the end.
+    fn recv(&mut self) -> Option<ToScript> {
+        let mut chunk = [0; 100];
+        loop {
+            if let Some(message) = script::decode(&mut self.buffer).unwrap() {
+                return Some(message);
+            }
+            match self.socket.read(&mut chunk).unwrap_or(0) {
+                0 => return None,
+                read => self.buffer.extend(&chunk[..read]),
+            }
+        }
+    }
+
+    fn refusal(&mut self) -> String {
+        let Some(ToScript::Refused { error }) = self.recv() else { panic!("nothing was refused") };
+        assert_eq!(self.recv(), None, "the connection is closed");
+        error
+    }
+}
+
+fn attach(worker: u32) -> FromScript {
+    FromScript::Attach { protocol: SCRIPT_PROTOCOL, worker, pid: std::process::id() }
+}
+
+#[test]
+fn a_script_is_assigned_heard_and_told() {
+    let (_dir, broker) = serve();
+    assert_eq!(std::fs::metadata(broker.script_socket()).unwrap().permissions().mode() & 0o777, 0o600);
+    begin(&broker, 0, 2);
+    let mut one = Script::connect(&broker);
+    one.send(&attach(1));
+    let Some(ToScript::Assigned(seat)) = one.recv() else { panic!() };
+    assert_eq!((seat.round, seat.rank, seat.world, seat.source_rank), (0, 1, 2, None));
+    one.send(&FromScript::Ready { round: 0, step: 0 });
+    one.send(&FromScript::Progress { round: 0, step: 9 });
+    let ready = |event| match event {
+        BrokerEvent::Reported { worker, round, message: FromWorker::Ready { .. } } => Some((worker, round)),
+        _ => None,
+    };
+    assert_eq!(wait(&broker, ready), (WorkerId(1), Some(Round(0))));
+    wait(&broker, |event| matches!(event, BrokerEvent::Progressed { step: 9, .. }).then_some(()));
+    // Of no interest to a script.
+    broker.tell_all(ToWorker::Committed { step: 3, path: "/c".into() }).unwrap();
+    broker.end_round("rank 0 died".into()).unwrap();
+    assert_eq!(one.recv(), Some(ToScript::Broken { round: 0, reason: "rank 0 died".into() }));
+    one.send(&FromScript::Halted { round: 0, step: 9, whole: true });
+    let halted = |event| match event {
+        BrokerEvent::Reported { message: FromWorker::Halted { step, kept, .. }, .. } => Some((step, kept)),
+        _ => None,
+    };
+    assert_eq!(wait(&broker, halted), (9, true));
+    let mut next = plan(1, 2);
+    for seat in next.seats.values_mut() {
+        let source = Some(StateSource { rank: 1, step: 9 });
+        seat.task = WorkerTask::Script { attempt: "1-x".into(), source };
+    }
+    broker.begin_round(next).unwrap();
+    let Some(ToScript::Assigned(seat)) = one.recv() else { panic!() };
+    assert_eq!((seat.round, seat.store_prefix.as_str(), seat.source_rank, seat.step), (1, "enn/1-x/", Some(1), 9));
+    broker.stop_script(WorkerId(1)).unwrap();
+    assert_eq!(one.recv(), Some(ToScript::Stop {}));
+    broker.close_all().unwrap();
+    assert_eq!(one.recv(), None);
+}
+
+#[test]
+fn a_script_that_speaks_otherwise_is_told_so_and_may_come_again() {
+    let (_dir, broker) = serve();
+    begin(&broker, 0, 1);
+    let mut http = Script::connect(&broker);
+    http.socket.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert!(http.refusal().contains("at most 65536 are allowed"));
+    let mut hasty = Script::connect(&broker);
+    hasty.send(&FromScript::Progress { round: 0, step: 1 });
+    assert!(hasty.refusal().contains("must be attach"));
+    let mut later = Script::connect(&broker);
+    later.send(&FromScript::Attach { protocol: SCRIPT_PROTOCOL + 1, worker: 0, pid: 1 });
+    assert!(later.refusal().contains("protocol 2, enn speaks 1"));
+    let mut foreign = Script::connect(&broker);
+    foreign.send(&attach(7));
+    assert!(foreign.refusal().contains("not expected"));
+    let mut script = Script::connect(&broker);
+    script.send(&attach(0));
+    assert!(matches!(script.recv(), Some(ToScript::Assigned(_))));
+    let mut second = Script::connect(&broker);
+    second.send(&attach(0));
+    assert!(second.refusal().contains("already connected"));
+    script.socket.write_all(b"\x05\0\0\0hello").unwrap();
+    assert!(script.refusal().contains("not a message of this protocol"));
+    let left = wait(&broker, |event| match event {
+        BrokerEvent::Left { worker: WorkerId(0), error } => error,
+        _ => None,
+    });
+    assert!(left.contains("not a message"), "{left}");
+    let mut again = Script::connect(&broker);
+    again.send(&attach(0));
+    assert!(matches!(again.recv(), Some(ToScript::Assigned(_))));
 }
 
 #[test]

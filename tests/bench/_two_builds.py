@@ -5,7 +5,9 @@
 Both are folders with the programs of one build (`enn`, `enn-worker`, `serve_load`, `step_bench`): target/release, or a copy of it.
 Measured are step (a step of the small model on the CPU), launch (command to the first step of two workers), restart (kill -9 of a worker
 of `enn run` to the first line of its replacement), recover (kill -9 of one of two training workers to the first step that both have done
-since), save (writing and committing a checkpoint), stage (a CSV of 100 MB) and serve (requests of 8 clients).
+since), save (writing and committing a checkpoint), stage (a CSV of 100 MB), serve (requests of 8 clients), supervised (a step of two
+supervised workers with a spare), first_line_2, first_line_8, first_line_64 (command to the first line of the last of so many workers of
+`enn run`) and resident (memory of the launcher with 256 workers).
 Each pair runs one build behind the other, and every second pair the other way round; the median of the pairs' ratios counts.
 """
 
@@ -151,6 +153,39 @@ def serve(scratch: pathlib.Path) -> float:
         server.wait()
 
 
+def supervised(scratch: pathlib.Path) -> float:
+    """Milliseconds a step of `enn train` with two workers and a spare; without the first steps."""
+    runs = train(scratch, "--spares", "1", "--set", "train.epochs=60", "--set", "train.patience=0")
+    steps = [event for event in events(runs, "stepped") if event["step"] >= 80]
+    return 1000 * (steps[-1]["time"] - steps[0]["time"]) / (steps[-1]["step"] - steps[0]["step"])
+
+
+def first_line(scratch: pathlib.Path, workers: int) -> float:
+    """Seconds from the command to the first line of the last worker of `enn run`; median of three launches."""
+    import launch_first_line as bench
+
+    return statistics.median(bench.seconds("enn", workers, scratch) for _ in range(3))
+
+
+def first_line_2(scratch: pathlib.Path) -> float:
+    return first_line(scratch, 2)
+
+
+def first_line_8(scratch: pathlib.Path) -> float:
+    return first_line(scratch, 8)
+
+
+def first_line_64(scratch: pathlib.Path) -> float:
+    return first_line(scratch, 64)
+
+
+def resident(scratch: pathlib.Path) -> float:
+    """Megabytes of the launcher's processes with 256 workers."""
+    import launcher_rss_256 as bench
+
+    return bench.megabytes("enn", scratch)
+
+
 # What is measured, its unit, and whether more is better.
 MEASURES = {
     step: ("ms", "lower"),
@@ -160,6 +195,11 @@ MEASURES = {
     save: ("ms", "lower"),
     stage: ("s", "lower"),
     serve: ("requests/s", "higher"),
+    supervised: ("ms", "lower"),
+    first_line_2: ("s", "lower"),
+    first_line_8: ("s", "lower"),
+    first_line_64: ("s", "lower"),
+    resident: ("MB", "lower"),
 }
 
 

@@ -14,10 +14,8 @@ const HEADER_BYTES: usize = 4;
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// The length is beyond the limit: a foreign program, or a message that must be split.
-    #[error(
-        "frame of {bytes} bytes: at most {FRAME_BYTES_MAX} are allowed (does the other side speak another protocol?)"
-    )]
-    TooLong { bytes: u64 },
+    #[error("frame of {bytes} bytes: at most {most} are allowed (does the other side speak another protocol?)")]
+    TooLong { bytes: u64, most: usize },
     /// The message has no encoding, e.g. a path that is not UTF-8.
     #[error("message cannot be encoded: {0}")]
     Encode(#[source] bincode::error::EncodeError),
@@ -25,6 +23,9 @@ pub enum FrameError {
     Decode { bytes: usize, source: bincode::error::DecodeError },
     #[error("frame of {bytes} bytes has {rest} bytes after its message")]
     Trailing { bytes: usize, rest: usize },
+    /// The payload of a script's frame.
+    #[error("frame of {bytes} bytes is not a message of this protocol: {source}")]
+    Json { bytes: usize, source: serde_json::Error },
 }
 
 /// A frame up to here is small: what it says of lengths is believed no further than such a frame can hold.
@@ -62,7 +63,7 @@ pub fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) -> Result<(), FrameE
         }
         _ => {
             out.truncate(start);
-            Err(FrameError::TooLong { bytes: bytes as u64 })
+            Err(FrameError::TooLong { bytes: bytes as u64, most: FRAME_BYTES_MAX })
         }
     }
 }
@@ -95,21 +96,34 @@ impl FrameBuffer {
 
     /// The next whole message, or `None` until more bytes come.
     pub fn decode<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+        self.next_message(FRAME_BYTES_MAX, |payload| {
+            let bytes = payload.len();
+            let (message, read) = read(payload).map_err(|source| FrameError::Decode { bytes, source })?;
+            if read != bytes {
+                return Err(FrameError::Trailing { bytes, rest: bytes - read });
+            }
+            Ok(message)
+        })
+    }
+
+    /// Reads the next whole payload, of at most `most` bytes.
+    pub(super) fn next_message<T>(
+        &mut self,
+        most: usize,
+        read: impl FnOnce(&[u8]) -> Result<T, FrameError>,
+    ) -> Result<Option<T>, FrameError> {
         let waiting = &self.bytes[self.start..];
         let Some((header, rest)) = waiting.split_first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
         };
         let length = u32::from_le_bytes(*header) as usize;
-        if length > FRAME_BYTES_MAX {
-            return Err(FrameError::TooLong { bytes: length as u64 });
+        if length > most {
+            return Err(FrameError::TooLong { bytes: length as u64, most });
         }
         let Some(payload) = rest.get(..length) else {
             return Ok(None);
         };
-        let (message, read) = read(payload).map_err(|source| FrameError::Decode { bytes: length, source })?;
-        if read != length {
-            return Err(FrameError::Trailing { bytes: length, rest: length - read });
-        }
+        let message = read(payload)?;
         self.start += HEADER_BYTES + length;
         if self.start == self.bytes.len() {
             self.bytes.clear();

@@ -178,4 +178,15 @@ pub enum WorkerTask {
     /// Save the state that the workers of this round kept, without a further step, and end. The world is those that hold the whole
     /// state.
     Save { attempt: String },
+    /// Run a program of the user's own. `source`: who has the state with which the round begins; `None`: nobody.
+    Script { attempt: String, source: Option<StateSource> },
+}
+
+/// Where the state of training is when a round begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateSource {
+    /// Rank in the round that begins.
+    pub rank: u32,
+    /// Steps done.
+    pub step: u64,
 }

@@ -1,7 +1,7 @@
 //! Converts a resolved configuration into the specification of an agent.
 
 use crate::{Error, export::Packed, facts::Facts};
-use enn_cluster::supervise::{AgentSpec, FollowerSpec, NodeCounts, RunJob};
+use enn_cluster::supervise::{AgentSpec, Contract, FollowerSpec, NodeCounts, RunJob};
 use enn_common::config::{
     RunConfig,
     train::{Device, Nproc, Recovery},
@@ -45,6 +45,7 @@ pub(super) fn agent_spec(
     let reforms = training && cluster.policy == Recovery::Reform;
     let hang_timeout = Duration::try_from_secs_f64(cluster.hang_timeout_s).unwrap_or_default();
     Ok(AgentSpec {
+        contract: Contract::Broker,
         worker: worker(config, facts, world)?,
         workers: world,
         workers_min: if cluster.workers_min == 0 { world } else { cluster.workers_min.min(world) },

@@ -2,7 +2,7 @@
 //! code as `enn` would give it.
 //!
 //! Arguments: run directory, world, max restarts, grace in seconds, the fake worker; then key=value: policy (restart unless
-//! given), min, most, spares, hang (seconds), window (seconds between looks for stragglers), regroup (seconds to leave a round
+//! given), contract (`script`: the program is one), min, most, spares, hang (seconds), window (seconds between looks for stragglers), regroup (seconds to leave a round
 //! together), evict (true), fails (commits that fail first; `always`: each hangs). The script comes by `ENN_FAKE_SCRIPT`.
 
 #![expect(clippy::disallowed_methods, reason = "a test program ends with the code it tests")]
@@ -10,8 +10,8 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test program reports on its standard streams")]
 
 use enn_cluster::supervise::{
-    self, AgentSpec, Checkpoints, CommittedCheckpoint, CompleteCheckpoint, FoundCheckpoint, RunEnd, RunJob, StopSignal,
-    WorkerSpec,
+    self, AgentSpec, Checkpoints, CommittedCheckpoint, CompleteCheckpoint, Contract, FoundCheckpoint, RunEnd, RunJob,
+    StopSignal, WorkerSpec,
 };
 use enn_common::{
     config::train::{Device, Recovery},
@@ -82,6 +82,7 @@ fn main() {
         fails => Some(fails.map_or(0, |text| text.parse().unwrap())),
     };
     let spec = AgentSpec {
+        contract: if option("contract") == Some("script") { Contract::Script } else { Contract::Broker },
         worker: WorkerSpec {
             program: worker.into(),
             args: Vec::new(),

@@ -12,8 +12,8 @@
 use enn_cluster::{
     rendezvous::{Place, Rendezvous, Settings},
     supervise::{
-        self, AgentSpec, CheckpointFailure, Checkpoints, CommittedCheckpoint, CompleteCheckpoint, FollowerEnd,
-        FollowerSpec, FoundCheckpoint, Membership, NodeCounts, RunJob, WorkerSpec,
+        self, AgentSpec, CheckpointFailure, Checkpoints, CommittedCheckpoint, CompleteCheckpoint, Contract,
+        FollowerEnd, FollowerSpec, FoundCheckpoint, Membership, NodeCounts, RunJob, WorkerSpec,
     },
 };
 use enn_common::{
@@ -109,6 +109,7 @@ impl Node {
         let logs = fs::read_dir(self.run_dir().join("logs")).into_iter().flatten().flatten();
         let rounds = logs.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok());
         AgentSpec {
+            contract: Contract::Broker,
             worker: self.worker(),
             workers: self.workers(),
             workers_min: 1,

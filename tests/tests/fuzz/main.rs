@@ -152,6 +152,7 @@ readers! {
     staged_directories, tables::staged_seeds => tables::staged_dirs;
     http_requests, wire::request_seeds => wire::requests;
     frames, wire::frame_seeds => wire::frames;
+    scripts, wire::script_seeds => wire::scripts;
     lines, wire::line_seeds => wire::lines;
     manifests, readers::manifest_seeds => readers::manifest;
     sealed_manifests, records::sealed_seeds => records::sealed;

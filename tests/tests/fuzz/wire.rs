@@ -27,6 +27,7 @@ use enn_common::{
         message::{FromWorker, StagedShard, ToWorker},
         node::{FromHost, Members, ToHost},
         node_agent::{NodeCommand, NodeEvent},
+        script::{self, FromScript, ScriptSeat, ToScript},
         serve,
     },
 };
@@ -120,6 +121,54 @@ pub(crate) fn frames(bytes: &[u8]) {
     drop((messages::<ToWorker>(bytes), messages::<NodeCommand>(bytes), messages::<NodeEvent>(bytes)));
     drop((messages::<ToHost>(bytes), messages::<FromHost>(bytes)));
     messages::<Members>(bytes).into_iter().for_each(|members| drop(members.unpack()));
+}
+
+pub(crate) fn script_seeds() -> Vec<Vec<u8>> {
+    fn all<T: Serialize>(messages: &[T]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        messages.iter().for_each(|message| script::encode(message, &mut bytes).unwrap());
+        bytes
+    }
+    let attach = FromScript::Attach { protocol: 1, worker: 3, pid: 70_000 };
+    let halted = FromScript::Halted { round: 3, step: 41, whole: true };
+    let failed = FromScript::Failed { error: "no \"space\" é".into() };
+    let seat = ScriptSeat {
+        round: 3,
+        rank: 1,
+        world: 4,
+        local_rank: 1,
+        local_world: 2,
+        master_addr: "10.0.0.1".into(),
+        master_port: 29500,
+        store_prefix: "enn/3-1f/".into(),
+        source_rank: None,
+        step: 0,
+    };
+    vec![
+        all(&[
+            attach,
+            FromScript::Ready { round: 3, step: 40 },
+            FromScript::Progress { round: 3, step: 41 },
+            halted,
+            failed,
+        ]),
+        all(&[ToScript::Assigned(seat), ToScript::Broken { round: 3, reason: "x".into() }, ToScript::Stop {}]),
+    ]
+}
+
+/// Messages of scripts, as a slow one sends them.
+pub(crate) fn scripts(bytes: &[u8]) {
+    fn all<T: DeserializeOwned>(bytes: &[u8]) {
+        let mut buffer = FrameBuffer::new();
+        for part in bytes.chunks(50) {
+            buffer.extend(part);
+            while let Ok(Some(message)) = script::decode::<T>(&mut buffer) {
+                drop(message);
+            }
+        }
+    }
+    all::<FromScript>(bytes);
+    all::<ToScript>(bytes);
 }
 
 fn store_limits() -> StoreLimits {

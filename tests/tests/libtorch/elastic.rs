@@ -280,7 +280,6 @@ fn last_step(events: &[Event]) -> u64 {
 }
 
 #[test]
-#[ignore = "0.1 does one more step with fewer workers, which changes the bits"]
 fn a_stop_at_any_moment_of_a_recovery_keeps_the_newest_state_and_every_bit() {
     let expected = undisturbed(2, &[]);
     for wait_ms in [0, 30, 100, 300] {
@@ -305,7 +304,6 @@ fn a_stop_at_any_moment_of_a_recovery_keeps_the_newest_state_and_every_bit() {
 }
 
 #[test]
-#[ignore = "0.1 waits 900 s for a spare that hangs when it is given a seat, and a stop then loses the state of the survivor"]
 fn a_stop_while_a_spare_hangs_in_its_seat_saves_what_the_survivor_has() {
     let runs = tempfile::tempdir().unwrap();
     let endless = ["--set", "train.epochs=4000", "--set", "train.checkpoint_every=100000", "--spares", "1"];

@@ -1,4 +1,4 @@
-//! Faults of 0.1 on real processes, with workers that misbehave on command: each test is ignored until its fault is cured.
+//! Faults that 0.1 had, on real processes with workers that misbehave on command: each is cured.
 
 #![expect(
     clippy::unwrap_used,
@@ -66,7 +66,6 @@ fn saved_where_it_stood(end: &End, step: u64, code: i32) {
 }
 
 #[test]
-#[ignore = "0.1 waits 900 s for a worker that hangs before it is ready"]
 fn a_worker_that_hangs_before_it_is_ready_is_replaced() {
     let script =
         "0.0=hello,ready,phase:4,halt:0;0.1=hello,hang;1.0=ready,step:1,done,exit:0;1.1=hello,ready,done,exit:0";
@@ -77,7 +76,6 @@ fn a_worker_that_hangs_before_it_is_ready_is_replaced() {
 }
 
 #[test]
-#[ignore = "0.1 waits 900 s for a replacement that hangs before it is ready"]
 fn a_replacement_that_hangs_before_it_is_ready_is_replaced_and_the_state_is_kept() {
     let script = "0.0=hello,ready,step:3,halt:3;0.1=hello,ready,hang;1.0=ready,phase:4,halt:3;1.1=hello,hang;\
                   2.0=ready,step:4,done,exit:0;2.1=hello,ready,received:3,done,exit:0";
@@ -97,7 +95,6 @@ fn a_replacement_that_hangs_before_it_is_ready_is_replaced_and_the_state_is_kept
 }
 
 #[test]
-#[ignore = "the worker that waits is taken for the one that hangs"]
 fn a_worker_that_waits_for_one_that_still_starts_does_not_hang() {
     let script = "0.0=hello,ready,phase:4,await:go,step:1,done,exit:0;0.1=await:go,hello,ready,done,exit:0";
     let mut run = start(script, 2, &["hang=0.5"]);
@@ -121,7 +118,6 @@ fn seated_spare_that_hangs(script: &str, options: &[&str]) -> Run {
 }
 
 #[test]
-#[ignore = "0.1 waits 900 s for a spare that hangs when it is given a seat"]
 fn a_spare_that_hangs_when_it_is_needed_is_replaced() {
     let script = "0.0=hello,ready,await:go,step:3,halt:3;0.1=hello,ready,hang;spare.*=hello,warm,seat;1.0=ready,phase:4,halt:3;\
                   1.1=hello,ready,hang;2.0=ready,step:4,done,exit:0;2.1=hello,ready,received:3,done,exit:0";
@@ -132,7 +128,6 @@ fn a_spare_that_hangs_when_it_is_needed_is_replaced() {
 }
 
 #[test]
-#[ignore = "0.1 asks the survivor to stop at a step that it never does, and kills it when the grace is over"]
 fn a_stop_while_a_newcomer_hangs_saves_what_the_survivor_has() {
     let script = "0.0=hello,ready,await:go,step:3,halt_through_stop:3;0.1=hello,ready,hang;spare.*=hello,warm,seat;\
                   *.0=saves:3,ready,halt_through_stop:3;*.*=hello,ready,hang";
@@ -145,7 +140,6 @@ fn a_stop_while_a_newcomer_hangs_saves_what_the_survivor_has() {
 }
 
 #[test]
-#[ignore = "0.1 does one more step with fewer workers, which changes the bits"]
 fn a_stop_during_a_recovery_saves_where_the_survivors_stand() {
     let script = "0.0=hello,ready,await:go,step:7,halt_through_stop:7;0.1=hello,ready,halt_through_stop:7;0.2=hello,ready,hang;\
                   *.2=hello,hang;*.*=saves:7,ready,halt_through_stop:7";
@@ -165,7 +159,6 @@ fn a_stop_during_a_recovery_saves_where_the_survivors_stand() {
 }
 
 #[test]
-#[ignore = "0.1 asks a survivor to stop in a round that the replacement never lets it begin"]
 fn a_stop_while_a_replacement_starts_saves_where_the_survivor_stands() {
     let script = "0.0=hello,ready,step:7,halt_through_stop:7;0.1=hello,ready,hang;\
                   *.0=saves:7,ready,halt_through_stop:7;1.1=await:never,hello,ready,hang";
@@ -227,7 +220,6 @@ fn end_without(frozen: Frozen, pid: i32, mut run: Run) -> End {
 }
 
 #[test]
-#[ignore = "0.1 waits without end for a process that survives SIGKILL"]
 fn a_worker_that_cannot_be_killed_does_not_keep_a_stop_from_its_end() {
     let script = "*.0=hello,ready,wait_stop,stopped,exit:0;*.1=hello,ready,hang";
     let mut run = start_with(script, (2, 3, 0.5), &[]);
@@ -240,7 +232,6 @@ fn a_worker_that_cannot_be_killed_does_not_keep_a_stop_from_its_end() {
 }
 
 #[test]
-#[ignore = "0.1 waits without end for a process that survives SIGKILL, and never tells the cause"]
 fn a_worker_that_cannot_be_killed_does_not_hide_the_cause() {
     let script = "*.0=hello,ready,await:go,failed:no space on /data,exit:1;*.1=hello,ready,halt:0";
     let mut run = start_with(script, (2, 0, 0.5), &[]);
@@ -254,7 +245,6 @@ fn a_worker_that_cannot_be_killed_does_not_hide_the_cause() {
 }
 
 #[test]
-#[ignore = "0.1 waits without end for a process that survives SIGKILL"]
 fn a_run_goes_on_without_a_worker_that_hangs_and_cannot_be_killed() {
     let script =
         "0.0=hello,ready,phase:4,halt:0;0.1=hello,ready,phase:3,hang;1.0=ready,step:1,done,exit:0;spare.*=hang";
@@ -268,7 +258,6 @@ fn a_run_goes_on_without_a_worker_that_hangs_and_cannot_be_killed() {
 }
 
 #[test]
-#[ignore = "0.1 reads the end of a worker's log on the thread that supervises"]
 fn a_log_on_a_disk_that_hangs_delays_a_recovery_and_nothing_else() {
     let script = "0.0=hello,ready,step:3,halt:3;0.1=hello,ready,hang;1.0=ready,step:4,done,exit:0;\
                   1.1=hello,ready,received:3,done,exit:0";
@@ -288,7 +277,7 @@ fn a_log_on_a_disk_that_hangs_delays_a_recovery_and_nothing_else() {
 }
 
 #[test]
-#[ignore = "0.1 waits without end for a commit; this takes ten minutes"]
+#[ignore = "ten minutes"]
 fn a_commit_on_a_disk_that_hangs_does_not_keep_a_stop_from_its_end() {
     let mut run =
         start_with("0.0=hello,ready,step:5,staged:5,wait_stop,stopped,exit:0", (1, 3, 1.0), &["fails=always"]);
@@ -318,7 +307,6 @@ fn exhaust_descriptors(pid: u32) {
 }
 
 #[test]
-#[ignore = "in 0.1 a worker that cannot be started on the leader's node ends the run unsaved"]
 fn without_descriptors_for_a_replacement_the_survivor_saves_and_the_end_says_why() {
     let script = "0.0=hello,ready,step:3,halt_through_stop:3;0.1=hello,ready,hang;\
                   *.0=saves:3,ready,halt_through_stop:3;*.1=hello,ready,hang";

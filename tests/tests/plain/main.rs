@@ -12,6 +12,7 @@ mod preload;
 mod reform;
 mod run;
 mod runtime;
+mod scripts;
 mod second_tries;
 mod tidy;
 mod torchrun;

@@ -91,6 +91,10 @@ fn perform(link: &Link, seat: &Assignment, mut kernels: KernelTask, own: &Own) -
             };
             predict(&task, link)
         }
+        WorkerTask::Script { .. } => {
+            let found = "the seat of a script".to_owned();
+            Err(SessionError::Unexpected { found, expected: "a task of enn-worker" })
+        }
         WorkerTask::Init { meta, attempt } => {
             let config: RunConfig = read_json(&seat.run_dir.join("run.json"))?;
             let meta: StagedMeta = read_json(meta)?;

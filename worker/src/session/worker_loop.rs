@@ -211,7 +211,7 @@ fn round_task(seat: &Assignment) -> Result<RoundTask, SessionError> {
     let (resume, attempt, saves_only) = match &seat.task {
         WorkerTask::Train { resume, attempt, .. } => (resume.clone(), attempt.clone(), false),
         WorkerTask::Save { attempt } => (None, attempt.clone(), true),
-        WorkerTask::Predict { .. } | WorkerTask::Init { .. } => {
+        WorkerTask::Predict { .. } | WorkerTask::Init { .. } | WorkerTask::Script { .. } => {
             let found = "another task than training".to_owned();
             return Err(SessionError::Unexpected { found, expected: "a seat in the next round of training" });
         }

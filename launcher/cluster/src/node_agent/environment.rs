@@ -12,6 +12,8 @@ pub(super) struct Identity<'a> {
     pub(super) seat: Option<SeatFacts>,
     pub(super) control_fd: i32,
     pub(super) broker: &'a Path,
+    /// Socket of the broker for scripts.
+    pub(super) script: &'a Path,
     pub(super) run_dir: &'a Path,
     pub(super) store: Option<&'a StoreAddress>,
 }
@@ -29,6 +31,7 @@ pub(super) fn variables(spec: &WorkerSpec, identity: &Identity<'_>) -> Vec<(&'st
         ("ENN_WORKER_ID", number(identity.worker.0.into())),
         ("ENN_CONTROL_FD", OsString::from(identity.control_fd.to_string())),
         ("ENN_BROKER", identity.broker.into()),
+        ("ENN_SCRIPT_SOCKET", identity.script.into()),
         ("ENN_RUN_DIR", identity.run_dir.into()),
     ];
     if let Some(SeatFacts { round, rank, local_rank, world, local_world }) = identity.seat {
@@ -68,6 +71,7 @@ mod tests {
             seat: Some(SeatFacts { round: 2, rank: 1, local_rank: 3, world: 4, local_world: 4 }),
             control_fd: 9,
             broker: Path::new("/tmp/b.sock"),
+            script: Path::new("/tmp/s.sock"),
             run_dir: Path::new("/run"),
             store: Some(&store),
         };

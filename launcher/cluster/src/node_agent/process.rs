@@ -9,7 +9,10 @@ use super::{
 use enn_common::{
     id::WorkerId,
     secrets,
-    wire::node_agent::{FirstLaunch, WorkerExit, WorkerFlag, WorkerProgress},
+    wire::{
+        control::Phase,
+        node_agent::{FirstLaunch, WorkerExit, WorkerFlag, WorkerProgress},
+    },
 };
 use enn_process::{Binding, Exit, Guard, Inlet, Outlets, Process, StartError, WorkerSpec};
 use nix::sys::signal::Signal;
@@ -94,6 +97,14 @@ impl WorkerProcess {
             (WorkerFlag::Regroup, true) => page.set_regroup(),
             (WorkerFlag::Regroup, false) => page.clear_regroup(),
         }
+    }
+
+    /// Writes what a script reports to the control page, which it does not know of.
+    pub(super) fn note_progress(&self, phase: Phase, step: u64) {
+        let Some(page) = self.page.fields() else { return };
+        let now = monotonic_ns();
+        page.set_step(step, now);
+        page.set_phase(phase, now);
     }
 
     /// Returns the page, which may outlive the worker.

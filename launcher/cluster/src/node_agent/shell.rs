@@ -18,14 +18,16 @@ use crate::{
     rendezvous::{NodeId, Rendezvous},
     transport,
 };
-use enn_broker::{Broker, BrokerError, RoundPlan};
+use enn_broker::{Broker, BrokerError, BrokerEvent, RoundPlan};
 use enn_common::{
     checkpoint::table::ShardTable,
     event::EventKind,
     id::{Round, WorkerId},
     wire::{
         message::{Assignment, Standby},
-        node_agent::{Epoch, NodeEvent, RunFacts, RunSnapshot, SeatFacts, StopSignal, WorkerEvidence, WriteFailure},
+        node_agent::{
+            Epoch, NodeEvent, RunFacts, RunSnapshot, SeatFacts, StopSignal, WorkerEvidence, WorkerFlag, WriteFailure,
+        },
     },
 };
 use enn_process::{
@@ -187,10 +189,16 @@ impl NodeShell {
             }
             NodeSource::Broker => {
                 self.broker.clear_wake();
-                let before = inputs.len();
-                let events = std::iter::from_fn(|| self.broker.event()).take(BROKER_EVENTS_MAX);
-                inputs.extend(events.map(NodeInput::Broker));
-                self.has_broker_events = inputs.len() - before == BROKER_EVENTS_MAX;
+                let events: Vec<BrokerEvent> =
+                    std::iter::from_fn(|| self.broker.event()).take(BROKER_EVENTS_MAX).collect();
+                self.has_broker_events = events.len() == BROKER_EVENTS_MAX;
+                for event in events {
+                    if let BrokerEvent::Progressed { worker, phase, step } = event {
+                        self.processes.get(&worker).into_iter().for_each(|process| process.note_progress(phase, step));
+                    } else {
+                        inputs.push(NodeInput::Broker(event));
+                    }
+                }
             }
             NodeSource::Answers => {
                 for answer in self.answers.take() {
@@ -242,6 +250,9 @@ impl NodeShell {
             }
             NodeEffect::SetFlag { worker, flag, on } => {
                 self.processes.get(&worker).into_iter().for_each(|process| process.set_flag(flag, on));
+                if flag == WorkerFlag::Stop && on {
+                    self.ask_broker(|broker| broker.stop_script(worker));
+                }
             }
             NodeEffect::Seat { round, seats } => self.seat(round, seats),
             NodeEffect::EndRound { reason } => self.ask_broker(|broker| broker.end_round(reason)),
@@ -319,6 +330,7 @@ impl NodeShell {
             seat,
             control_fd: -1,
             broker: self.broker.socket(),
+            script: self.broker.script_socket(),
             run_dir: &run_dir,
             store: store.as_ref(),
         };

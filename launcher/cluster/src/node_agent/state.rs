@@ -455,6 +455,8 @@ impl NodeState {
                 self.workers.set_connected(worker, false);
                 list.report(NodeEvent::Disconnected { worker, error });
             }
+            // The shell has noted it on the control page.
+            BrokerEvent::Progressed { .. } => {}
             BrokerEvent::Refused { error } => list.report(NodeEvent::Refused { reason: error }),
             BrokerEvent::Synced { token } => {
                 if let Ok(worker) = u32::try_from(token) {

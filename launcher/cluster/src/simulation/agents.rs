@@ -26,7 +26,7 @@ use enn_common::{
     id::{Round, WorkerId},
     wire::{
         message::StagedShard,
-        node_agent::{Epoch, NodeCommand, WriteFailure},
+        node_agent::{Epoch, NodeCommand, SeatFacts, WriteFailure},
     },
 };
 use std::{
@@ -224,7 +224,7 @@ impl World {
                 let effects = agent.broker.roster.expect(worker, standby);
                 self.apply_roster(id, effects);
             }
-            NodeEffect::Spawn { worker, .. } => self.spawn(id, worker),
+            NodeEffect::Spawn { worker, seat, .. } => self.spawn(id, worker, seat),
             NodeEffect::Signal { worker, signal } => self.agent_signalled(id, worker, signal),
             NodeEffect::SetFlag { worker, flag, on } => {
                 if let Some(pid) = self.pid_of(id, worker) {
@@ -273,7 +273,7 @@ impl World {
         }
     }
 
-    fn on_roster(
+    pub(super) fn on_roster(
         &mut self,
         id: u64,
         change: impl FnOnce(&mut enn_broker::roster::Roster) -> Vec<enn_broker::roster::Effect>,
@@ -306,7 +306,7 @@ impl World {
         }
     }
 
-    fn spawn(&mut self, id: u64, worker: WorkerId) {
+    fn spawn(&mut self, id: u64, worker: WorkerId, facts: Option<SeatFacts>) {
         let now = self.now;
         let Some(agent) = self.agents.get(&id) else { return };
         let machine = agent.machine;
@@ -317,7 +317,10 @@ impl World {
         } else {
             self.last_pid += 1;
             let pid = self.last_pid;
-            self.start_process(Process::new(pid, worker, machine, id, now));
+            let facts = facts.filter(|_| self.are_scripts());
+            let mut process = Process::new(pid, worker, machine, id, now);
+            process.facts = facts;
+            self.start_process(process);
             self.agents.get_mut(&id).into_iter().for_each(|agent| _ = agent.workers.insert(worker, pid));
             NodeInput::Spawned { worker, pid }
         };

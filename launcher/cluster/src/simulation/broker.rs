@@ -2,6 +2,7 @@
 
 use super::{
     processes::Pid,
+    scripts::Spoken,
     world::{Event, World},
 };
 use crate::node_agent::input::NodeInput;
@@ -9,10 +10,7 @@ use enn_broker::{
     BrokerEvent,
     roster::{ConnectionId, Effect, Roster},
 };
-use enn_common::{
-    id::WorkerId,
-    wire::message::{FromWorker, ToWorker},
-};
+use enn_common::{id::WorkerId, wire::message::ToWorker};
 use std::collections::BTreeMap;
 
 /// Connection of a process to the broker of its node.
@@ -29,6 +27,10 @@ pub(super) struct Broker {
 impl Broker {
     pub(super) fn open(&mut self, connection: LocalConnection, pid: Pid) {
         self.connections.insert(connection, pid);
+    }
+
+    pub(super) fn close(&mut self, connection: LocalConnection) {
+        self.connections.remove(&connection);
     }
 
     pub(super) fn is_open(&self, connection: LocalConnection) -> bool {
@@ -54,9 +56,13 @@ impl World {
     }
 
     /// A message of a worker arrives at its broker.
-    pub(super) fn broker_hears(&mut self, agent: u64, connection: LocalConnection, message: FromWorker) {
+    pub(super) fn broker_hears(&mut self, agent: u64, connection: LocalConnection, message: Spoken) {
         let Some(known) = self.agents.get_mut(&agent).filter(|known| known.broker.is_open(connection)) else { return };
-        let effects = known.broker.roster.on_message(ConnectionId(connection.0), message);
+        let id = ConnectionId(connection.0);
+        let effects = match message {
+            Spoken::Worker(message) => known.broker.roster.on_message(id, message),
+            Spoken::Script(message) => known.broker.roster.on_script(id, message),
+        };
         self.apply_roster(agent, effects);
     }
 
@@ -88,6 +94,8 @@ impl World {
                         self.process_cut_off(pid);
                     }
                 }
+                // Pages are read from the processes themselves.
+                Effect::Emit(BrokerEvent::Progressed { .. }) => {}
                 Effect::Emit(event) => self.node_later(agent, NodeInput::Broker(event)),
             }
         }

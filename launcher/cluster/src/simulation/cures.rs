@@ -45,6 +45,7 @@ fn plan(nodes: u32) -> RunPlan {
         disk_time: SECOND / 50,
         pages_period: SECOND / 2,
         silence_max: 5 * SECOND,
+        scripts: None,
     }
 }
 
@@ -86,7 +87,7 @@ fn a_worker_that_never_connects_is_found_by_the_hang_timeout() {
     let trap = Fault::Trap(TrapPoint::BeforeConnected, Trap::Hang(Hang::Whole));
     let mut world = run(plan(2), vec![at(6, trap), at(6, Fault::KillWorker(1))]);
     assert_eq!(end(&world), &RunEnd::Finished);
-    check_time(&mut world, 55 * SECOND);
+    check_time(&mut world, 77 * SECOND);
 }
 
 #[test]

@@ -96,6 +96,8 @@ pub(super) enum Fault {
     DamageCheckpoint,
     SpawnFails(u64, Duration),
     BreakNode(u64),
+    /// A script says something that is none of the language.
+    DetachScript(u64),
     Signal {
         which: Option<u64>,
         signal: StopSignal,
@@ -307,6 +309,7 @@ impl World {
                 let machine = world.agents[&id].machine;
                 world.machines[machine.0].spawn_fails_until = world.now + time;
             }),
+            Fault::DetachScript(which) => self.on_worker(which, Self::detach_script),
             Fault::BreakNode(which) => self.on_agent(which, |world, id| {
                 world.feed_node(id, NodeInput::Fault { reason: "too many open files".to_owned() });
             }),

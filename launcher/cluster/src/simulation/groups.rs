@@ -81,6 +81,11 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// Whether its members go on to the end of a step when they are to end.
+    pub(super) fn does_steps(&self) -> bool {
+        !self.broken && matches!(self.stage, GroupStage::Readying | GroupStage::Stepping | GroupStage::Over)
+    }
+
     fn new(seat: &Assignment, resume: Option<PathBuf>) -> Self {
         Self {
             world: seat.world_size,
@@ -103,7 +108,9 @@ impl Group {
 pub(super) fn attempt_of(seat: &Assignment) -> (String, Option<PathBuf>) {
     match &seat.task {
         WorkerTask::Train { resume, attempt, .. } => (attempt.clone(), resume.clone()),
-        WorkerTask::Save { attempt } | WorkerTask::Init { attempt, .. } => (attempt.clone(), None),
+        WorkerTask::Save { attempt } | WorkerTask::Init { attempt, .. } | WorkerTask::Script { attempt, .. } => {
+            (attempt.clone(), None)
+        }
         WorkerTask::Predict { .. } => (String::new(), None),
     }
 }
@@ -205,6 +212,9 @@ impl World {
         let resume = group.resume.clone();
         let save_only = group.save_only;
         let held = self.whole_step_of(&members);
+        if self.are_scripts() {
+            self.check_source(&members, held, key.round);
+        }
         let begun = match (held, &resume) {
             (Some(step), _) => step,
             (None, Some(path)) => match self.disk.readable(path) {
@@ -380,6 +390,9 @@ impl World {
 
     /// Every member saves its shard.
     fn save(&mut self, key: &GroupKey, then: AfterSave) {
+        if self.are_scripts() {
+            return self.saved(key, then);
+        }
         let Some(group) = self.groups.get_mut(key) else { return };
         let step = group.step;
         if group.saved == Some(step) {
@@ -477,9 +490,12 @@ impl World {
             let epoch = step.div_ceil(self.plan.epoch_steps);
             self.say(*first, FromWorker::Trained { epoch, step, stopped_early: false, split, samples_per_s: 1.0 });
         }
+        if self.are_scripts() {
+            self.disk.furthest = self.disk.furthest.max(Some(step));
+        }
         for pid in members {
             self.leave_group(pid);
-            if stopped && machines.len() > 1 {
+            if stopped && machines.len() > 1 && !self.are_scripts() {
                 self.await_commit(pid, step);
             } else {
                 self.finish_process(pid, stopped);

@@ -68,6 +68,8 @@ struct SeenWorker {
     slot: Option<u32>,
     /// It was ready once, so that it has memory of the device.
     has_device: bool,
+    /// It is connected, as far as the leader has heard.
+    connected: bool,
     settled: bool,
 }
 
@@ -80,13 +82,13 @@ struct SeenRequest {
 
 /// What one leader was told and did.
 #[derive(Debug, Default)]
-struct LeaderView {
+pub(super) struct LeaderView {
     inventoried: BTreeSet<NodeId>,
     workers: BTreeMap<WorkerId, SeenWorker>,
     last_worker: Option<WorkerId>,
     round: Option<u64>,
     /// Seats of the present round.
-    seats: BTreeMap<WorkerId, (NodeId, Assignment)>,
+    pub(super) seats: BTreeMap<WorkerId, (NodeId, Assignment)>,
     /// Whether `RoundStarted` was written for it.
     started: bool,
     ended_rounds: BTreeSet<u64>,
@@ -117,6 +119,13 @@ struct LeaderView {
     /// Furthest whole state when it learned of the stop.
     stop_state: Option<u64>,
     batches: u64,
+}
+
+impl LeaderView {
+    /// Whether the leader has heard that the worker is connected.
+    pub(super) fn knows_connected(&self, worker: WorkerId) -> bool {
+        self.workers.get(&worker).is_some_and(|seen| seen.connected)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -306,8 +315,8 @@ impl World {
                 for living in &inventory.living {
                     let slot = living.seat.map(|_| living.local_rank);
                     let has_device = living.stateful;
-                    let seen = SeenWorker { node, slot, has_device, settled: false };
-                    view.workers.entry(living.worker).or_insert(seen);
+                    let seen = SeenWorker { node, slot, has_device, connected: false, settled: false };
+                    view.workers.entry(living.worker).or_insert(seen).connected = living.connected;
                 }
                 if let Some(snapshot) = &inventory.snapshot {
                     self.snapshot_learned(id, snapshot);
@@ -318,6 +327,12 @@ impl World {
             }
             NodeEvent::Settled { worker, .. } | NodeEvent::StartFailed { worker, .. } => {
                 self.view(id).workers.get_mut(worker).into_iter().for_each(|seen| seen.settled = true);
+            }
+            NodeEvent::Connected { worker, .. } => {
+                self.view(id).workers.get_mut(worker).into_iter().for_each(|seen| seen.connected = true);
+            }
+            NodeEvent::Disconnected { worker, .. } => {
+                self.view(id).workers.get_mut(worker).into_iter().for_each(|seen| seen.connected = false);
             }
             NodeEvent::Signal { second, .. } => {
                 self.view(id).second |= second;
@@ -492,7 +507,7 @@ impl World {
         if let Some(slot) = slot {
             self.check_slot(id, node, slot, worker);
         }
-        let seen = SeenWorker { node, slot, has_device: false, settled: false };
+        let seen = SeenWorker { node, slot, has_device: false, connected: false, settled: false };
         self.view(id).workers.insert(worker, seen);
     }
 
@@ -626,7 +641,7 @@ impl World {
 
     /// A round begins with the whole state that stands, if one does.
     fn check_kept(&mut self, id: u64, round: u64) {
-        if self.plan.on_failure == Recovery::Restart {
+        if self.plan.on_failure == Recovery::Restart || self.plan.scripts.is_some_and(|scripts| scripts.detached) {
             return;
         }
         let view = &self.observer.views[&id];
@@ -682,6 +697,9 @@ impl World {
             || view.fenced
             || view.over
             || self.plan.on_failure == Recovery::Restart
+            || self.all_scripts_restart(view)
+            // Scripts are told to stop by a signal, and save as they like.
+            || self.are_scripts() && view.stop_at.is_some()
             || !view.inventoried.contains(&NodeId(process.agent))
             || process.seat().is_some_and(|seat| view.round.is_some_and(|round| seat.round + 1 < round));
         let known = view.inventoried.clone();
@@ -906,6 +924,9 @@ impl World {
     fn check_saved(&mut self, id: u64, outcome: &RunOutcome) {
         use crate::supervisor::effect::RunEnd;
         if outcome.unsaved.is_some() || self.view(id).fenced || self.disk.lock != Some(id) {
+            return;
+        }
+        if self.are_scripts() && outcome.end != RunEnd::Finished {
             return;
         }
         let saved = self.disk.furthest;

@@ -18,6 +18,7 @@ mod processes;
 mod random;
 mod run_plan;
 mod scenarios;
+mod scripts;
 mod seeds;
 mod shrink;
 mod trace;

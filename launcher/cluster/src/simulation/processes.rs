@@ -4,6 +4,7 @@ use super::{
     broker::LocalConnection,
     groups::{GroupKey, StatePart},
     links::Machine,
+    scripts::{Spoken, as_script},
     world::{Event, Time, World},
 };
 use enn_common::{
@@ -11,7 +12,7 @@ use enn_common::{
     wire::{
         control::{Phase, SNAPSHOTS_MAX},
         message::{Assignment, FromWorker, PROTOCOL, Standby, ToWorker, WorkerTask},
-        node_agent::{FirstLaunch, WorkerEvidence, WorkerExit, WorkerFlag, WorkerProgress},
+        node_agent::{FirstLaunch, SeatFacts, WorkerEvidence, WorkerExit, WorkerFlag, WorkerProgress},
     },
 };
 use std::{
@@ -107,6 +108,8 @@ pub(super) struct Process {
     /// The round in which it was ready last.
     pub(super) ready_in: Option<u64>,
     seat: Option<Box<Assignment>>,
+    /// Seat that its environment says.
+    pub(super) facts: Option<SeatFacts>,
     orders: VecDeque<ToWorker>,
     /// Rounds up to this one are over, as far as it was told.
     pub(super) over: Option<u64>,
@@ -175,6 +178,7 @@ impl Process {
             has_device: false,
             ready_in: None,
             seat: None,
+            facts: None,
             orders: VecDeque::new(),
             over: None,
             over_at: None,
@@ -209,12 +213,20 @@ impl Process {
         self.seat.as_deref()
     }
 
+    pub(super) fn take(&mut self, seat: Box<Assignment>) {
+        self.seat = Some(seat);
+    }
+
     pub(super) fn step(&self) -> u64 {
         self.state.map_or(0, |state| state.step)
     }
 
-    /// The control page as the node agent reads it.
+    /// The control page as the node agent reads it; a script that does not attach shows nothing.
     pub(super) fn page(&self, now: Time) -> WorkerProgress {
+        if self.facts.is_some() && self.connection.is_none() {
+            let idle = now.saturating_sub(self.progress_at);
+            return WorkerProgress { worker: self.worker, phase: 0, step: 0, waited: Duration::ZERO, idle };
+        }
         WorkerProgress {
             worker: self.worker,
             phase: self.phase as u32,
@@ -288,6 +300,9 @@ impl World {
             ProcessStep::Connect => {
                 if self.springs(TrapPoint::BeforeConnected, pid) {
                     return;
+                }
+                if self.plan.scripts.is_some_and(|scripts| scripts.detached) {
+                    return self.begin_detached(pid);
                 }
                 self.enter_stage(pid, Stage::Idle, Phase::Boot);
                 self.connect_worker(pid);
@@ -367,13 +382,21 @@ impl World {
     pub(super) fn halt(&mut self, pid: Pid, round: u64) {
         let Some(process) = self.processes.get(&pid) else { return };
         let step = process.step();
+        if self.is_hollow() {
+            self.processes.get_mut(&pid).into_iter().for_each(|process| process.state = None);
+        }
+        let Some(process) = self.processes.get(&pid) else { return };
         let kept = process.state.is_some();
         if let Some(StatePart { index, of }) = process.state.and_then(|state| state.part) {
             self.say(pid, FromWorker::ShareKept { round, share: index, of });
         }
         self.say(pid, FromWorker::Halted { round, step, kept });
         self.enter_stage(pid, Stage::Idle, Phase::Rendezvous);
-        self.processes.get_mut(&pid).into_iter().for_each(|process| process.over_at = None);
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        process.over_at = None;
+        if process.stop && self.are_scripts() {
+            return self.save_script(pid);
+        }
         self.next_order(pid);
     }
 
@@ -398,6 +421,8 @@ impl World {
                     self.finish_process(pid, true);
                 }
             }
+            ToWorker::Dismissed if self.plan.scripts.is_some() => self.stop_script(pid),
+            ToWorker::Refused { .. } if self.plan.scripts.is_some() => {}
             ToWorker::Dismissed => self.end_process(pid, Some(0), None, EndedBy::Agent),
             ToWorker::Refused { .. } => self.end_process(pid, Some(1), None, EndedBy::Itself),
             ToWorker::Kernels(_) => {}
@@ -439,6 +464,9 @@ impl World {
 
     /// The connection to the broker was closed from its side.
     pub(super) fn process_cut_off(&mut self, pid: Pid) {
+        if self.are_scripts() {
+            return self.processes.get_mut(&pid).into_iter().for_each(|process| process.connection = None);
+        }
         if self.processes.get(&pid).is_some_and(Process::listens) {
             self.end_process(pid, Some(1), None, EndedBy::Agent);
         }
@@ -450,9 +478,16 @@ impl World {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         let Some(connection) = process.connection else { return };
         let agent = process.agent;
+        let spoken = match self.plan.scripts {
+            None => Spoken::Worker(message),
+            Some(_) => match as_script(process, &message) {
+                Some(message) => Spoken::Script(message),
+                None => return,
+            },
+        };
         process.said_until = process.said_until.max(self.now + delay);
         let at = process.said_until;
-        self.at(at, Event::Said { agent, connection, message: Box::new(message) });
+        self.at(at, Event::Said { agent, connection, message: Box::new(spoken) });
     }
 
     fn connect_worker(&mut self, pid: Pid) {
@@ -489,6 +524,9 @@ impl World {
     /// The collectives of a worker's group broke.
     pub(super) fn feel_break(&mut self, pid: Pid, key: &GroupKey) {
         let now = self.now;
+        if self.are_scripts() && self.processes.get(&pid).is_some_and(|process| process.stop) {
+            return self.save_script(pid);
+        }
         if let Some(process) = self.processes.get_mut(&pid) {
             process.turn += 1;
             process.mark(now, Phase::Collective);
@@ -523,7 +561,7 @@ impl World {
         }
         let connection = process.connection;
         let agent = process.agent;
-        let gone = connection.is_some_and(|connection| !self.is_connected(agent, connection));
+        let gone = !self.are_scripts() && connection.is_some_and(|connection| !self.is_connected(agent, connection));
         if gone {
             return self.end_process(pid, Some(1), None, EndedBy::Agent);
         }
@@ -592,6 +630,12 @@ impl World {
     pub(super) fn set_flag(&mut self, pid: Pid, flag: WorkerFlag, on: bool) {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         match flag {
+            // A script hears that from its broker.
+            WorkerFlag::Stop if self.plan.scripts.is_some() => {
+                let worker = process.worker;
+                let agent = process.agent;
+                self.on_roster(agent, |roster| roster.stop_script(worker));
+            }
             WorkerFlag::Stop => process.stop |= on,
             WorkerFlag::Regroup => process.regroup = on,
         }

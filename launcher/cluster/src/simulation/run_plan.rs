@@ -1,9 +1,9 @@
 //! The run that a seed stands for: its nodes, its settings, and what its workers do.
 
-use super::random::Random;
+use super::{random::Random, scripts::ScriptPlan};
 use crate::{
     rendezvous::{self, NodeId},
-    supervisor::settings::{RunJob, SupervisorSettings},
+    supervisor::settings::{Contract, RunJob, SupervisorSettings},
 };
 use enn_common::config::train::Recovery;
 use std::time::Duration;
@@ -55,6 +55,8 @@ pub(super) struct RunPlan {
     pub(super) on_failure: Recovery,
     pub(super) max_restarts: u32,
     pub(super) evict_stragglers: bool,
+    /// The workers are scripts.
+    pub(super) scripts: Option<ScriptPlan>,
     pub(super) hang_timeout: Option<Duration>,
     pub(super) grace: Duration,
     pub(super) sharding: Sharding,
@@ -107,6 +109,7 @@ impl RunPlan {
             on_failure,
             max_restarts: u32::try_from(random.pick(&[0, 1, 2, 3, 3, 5])).unwrap_or(3),
             evict_stragglers: random.one_in(2),
+            scripts: None,
             hang_timeout,
             grace: random.time(low, high),
             sharding,
@@ -174,6 +177,7 @@ impl RunPlan {
     /// Settings of the supervisor of this node.
     pub(super) fn supervisor(&self, own: NodeId, host: &str, launch: String) -> SupervisorSettings {
         SupervisorSettings {
+            contract: if self.scripts.is_some() { Contract::Script } else { Contract::Broker },
             own,
             host: host.to_owned(),
             several_nodes: self.several_nodes(),

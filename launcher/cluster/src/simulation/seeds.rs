@@ -4,12 +4,14 @@ use super::{
     faults::{Fault, PlannedFault, plan_faults},
     random::Random,
     run_plan::RunPlan,
-    shrink,
+    scripts, shrink,
 };
 use std::time::Duration;
 
 /// Seeds in a profile without optimisation, and in another one.
 const SEEDS: (u64, u64) = (100, 2000);
+/// The same of runs of scripts.
+const SCRIPT_SEEDS: (u64, u64) = (40, 500);
 /// Lines of a trace that are printed.
 const TRACE_LINES: usize = 150;
 
@@ -55,9 +57,12 @@ fn report(seed: u64, plan: &RunPlan, failure: &shrink::Failure) -> String {
     )
 }
 
+/// Makes the run of a seed, and its faults.
+type MakeRun = fn(u64) -> (RunPlan, Vec<PlannedFault>);
+
 /// Runs one seed; a report where it fails.
-fn check(seed: u64) -> Result<u64, String> {
-    let (plan, faults) = of_seed(seed);
+fn check(seed: u64, make: MakeRun) -> Result<u64, String> {
+    let (plan, faults) = make(seed);
     let result = shrink::run(&plan, &faults, seed, false);
     match result.end {
         Ok(()) => Ok(result.rounds),
@@ -67,23 +72,32 @@ fn check(seed: u64) -> Result<u64, String> {
 
 #[test]
 fn seeds() {
+    run_seeds(of_seed, SEEDS);
+}
+
+#[test]
+fn seeds_of_scripts() {
+    run_seeds(scripts::of_seed, SCRIPT_SEEDS);
+}
+
+fn run_seeds(make: MakeRun, counts: (u64, u64)) {
     if let Some(seed) = number("ENN_SEED") {
         if variable("ENN_TRACE").is_some() {
-            let (plan, faults) = of_seed(seed);
+            let (plan, faults) = make(seed);
             let result = shrink::run(&plan, &faults, seed, true);
             println!("{plan:?}\n{}", result.trace.map(|trace| trace.tail(usize::MAX)).unwrap_or_default());
         }
-        if let Err(report) = check(seed) {
+        if let Err(report) = check(seed, make) {
             panic!("{report}");
         }
         return;
     }
-    let count = number("ENN_SIMULATION_SEEDS").unwrap_or(if cfg!(debug_assertions) { SEEDS.0 } else { SEEDS.1 });
+    let count = number("ENN_SIMULATION_SEEDS").unwrap_or(if cfg!(debug_assertions) { counts.0 } else { counts.1 });
     let first = number("ENN_FIRST_SEED").unwrap_or(1);
     let most = number("ENN_FAILURES").unwrap_or(1);
     let mut failures = Vec::new();
     for seed in first..first + count {
-        if let Err(report) = check(seed) {
+        if let Err(report) = check(seed, make) {
             failures.push(report);
             if failures.len() as u64 >= most {
                 break;

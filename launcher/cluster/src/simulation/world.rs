@@ -11,6 +11,7 @@ use super::{
     processes::{Pid, Process, ProcessStep, Trap, TrapPoint},
     random::Random,
     run_plan::RunPlan,
+    scripts::Spoken,
     trace::Trace,
 };
 use crate::{
@@ -20,10 +21,7 @@ use crate::{
 };
 use enn_common::{
     id::WorkerId,
-    wire::{
-        message::{FromWorker, ToWorker},
-        node_agent::WorkerExit,
-    },
+    wire::{message::ToWorker, node_agent::WorkerExit},
 };
 use std::{
     cmp::Ordering,
@@ -61,7 +59,7 @@ pub(super) enum Event {
     Process { pid: Pid, turn: u64, step: ProcessStep },
     Group { key: GroupKey, turn: u64 },
     ShardDone { key: GroupKey, rank: u32, step: u64 },
-    Said { agent: u64, connection: LocalConnection, message: Box<FromWorker> },
+    Said { agent: u64, connection: LocalConnection, message: Box<Spoken> },
     HungUp { agent: u64, connection: LocalConnection },
     Reaped { agent: u64, pid: Pid, exit: Box<WorkerExit> },
     Persisted { agent: u64, worker: WorkerId, ticket: u64, dir: PathBuf, rank: u32 },

@@ -16,7 +16,7 @@ pub use crate::{
         CompleteCheckpoint,
         effect::{PredictedChunk, RunEnd, RunOutcome},
         input::{CommittedCheckpoint, FoundCheckpoint},
-        settings::RunJob,
+        settings::{Contract, RunJob},
     },
 };
 pub use enn_common::wire::node_agent::{RunEnding, RunFacts, StopSignal};

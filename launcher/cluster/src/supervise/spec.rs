@@ -6,7 +6,7 @@ use crate::{
     rendezvous::{NodeId, Rendezvous},
     supervisor::{
         effect::{RunEnd, RunOutcome},
-        settings::{RunJob, SupervisorSettings},
+        settings::{Contract, RunJob, SupervisorSettings},
     },
 };
 use enn_common::config::train::Recovery;
@@ -22,6 +22,8 @@ const AGENT_SILENCE_MAX: Duration = Duration::from_secs(60);
 pub struct AgentSpec {
     /// How to start one worker.
     pub worker: WorkerSpec,
+    /// How workers learn of their seats.
+    pub contract: Contract,
     /// Workers of this node when none is missing.
     pub workers: u32,
     /// Workers with which a round goes on at once; 1 to `workers`.
@@ -118,6 +120,7 @@ impl AgentSpec {
         let nodes = members.map_or(NodeCounts::ONE, |(_, nodes)| nodes);
         let silence_max = members.map_or(Duration::ZERO, |(rendezvous, _)| rendezvous.silence_max());
         SupervisorSettings {
+            contract: self.contract,
             own,
             host: self.host.clone(),
             several_nodes: members.is_some(),

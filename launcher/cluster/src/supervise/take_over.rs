@@ -113,6 +113,7 @@ mod tests {
 
     fn spec() -> AgentSpec {
         AgentSpec {
+            contract: crate::supervisor::settings::Contract::Broker,
             worker: WorkerSpec {
                 program: "/nowhere".into(),
                 args: Vec::new(),

@@ -64,6 +64,9 @@ impl Supervisor {
 
     /// Asks all workers with a seat to save and end.
     pub(super) fn flag_stop(&mut self) {
+        if self.detached_script().is_some() {
+            return self.terminate_scripts();
+        }
         self.flag_seated(WorkerFlag::Stop, true);
     }
 
@@ -269,6 +272,10 @@ impl Supervisor {
 
     /// Returns why the last state of training is in no checkpoint, if it is in none.
     fn unsaved(&mut self, end: &RunEnd) -> Option<String> {
+        if self.runs_scripts() {
+            // They save as they like.
+            return None;
+        }
         let saved = self.record.saved();
         let failed_save = |step: u64, failed: &Option<(u64, String)>| {
             failed.as_ref().filter(|(failed, _)| *failed == step).map(|(_, error)| error.clone())

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+/// A worker that was started has at least so long to connect, also where hangs are found sooner.
+pub(super) const CONNECT_WAIT_MIN: Duration = Duration::from_secs(30);
 /// Longest time for a worker to leave a round that is over. One that does not is killed.
 pub(super) const HALT_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Time between SIGTERM and SIGKILL for a worker of which nothing is needed any more.

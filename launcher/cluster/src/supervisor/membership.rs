@@ -168,6 +168,9 @@ impl Supervisor {
                 && let Some(at) = self.workers.note_page(page, self.now)
             {
                 self.round.progress_at = self.round.progress_at.max(at);
+                if self.runs_scripts() && page.step > self.round.base {
+                    self.recovered();
+                }
             }
         }
     }
@@ -272,10 +275,11 @@ impl Supervisor {
         // A worker without state need not leave the round; it loads what it can.
         let place = match living.seat {
             Some(seat) if living.ending => WorkerPlace::Dismissed { round: Round(seat.round), rank: Rank(seat.rank) },
-            Some(seat) if living.stateful => {
+            // A script that has not attached may have one.
+            Some(seat) if living.stateful || self.runs_scripts() => {
                 let halted = seat.halted;
                 let share = seat.share;
-                let new = Seat::new(Round(seat.round), Rank(seat.rank), true, now);
+                let new = Seat::new(Round(seat.round), Rank(seat.rank), living.stateful, now);
                 WorkerPlace::Seat(Seat { halted, share, ready: Some(now), ..new })
             }
             Some(_) | None => WorkerPlace::Spare,
@@ -284,7 +288,8 @@ impl Supervisor {
         worker.pid = Some(living.pid);
         worker.connected = living.connected.then_some(now);
         worker.warm = living.warm;
-        worker.entered = living.stateful;
+        worker.has_to_connect = !self.runs_scripts() || living.seat.is_none();
+        worker.entered = living.stateful || self.runs_scripts();
         worker.ending = living.ending;
         self.workers.add(worker);
         if living.ending {

@@ -4,7 +4,7 @@
 //! knows no process, no clock and no file: `node_agent` owns processes, `leader` the run directory, `rendezvous` the membership.
 //! What it knows lies in tables (`node_table`, `worker_table`, `round`, `record`); pure functions decide over them (`seating`,
 //! `budget`, `hang`, `straggler_watch`, `micro_batches`, `exit_classification`, `checkpoint_ledger`); `machine` holds them together,
-//! and the other files are its methods by concern.
+//! and the other files are its methods by concern. `scripts` has what differs where the workers are any program.
 //!
 //! ```text
 //! TakingOver ──lock──► Halting        Gathering ──all here──► Loading ──checkpoint found──► Seating
@@ -50,6 +50,7 @@ mod requests;
 mod round;
 mod round_begin;
 mod round_end;
+mod scripts;
 mod seating;
 pub mod settings;
 mod state_shares;

@@ -17,11 +17,16 @@ impl Supervisor {
     /// Asks the workers to leave the round when there is a reason to.
     pub(super) fn regroup(&mut self) -> bool {
         let busy = self.workers.is_any_done() || self.is_stopping() || self.round.finished > 0;
-        if busy || !self.reforms() || !self.workers.all_ready() {
+        if busy || !self.survivors_go_on() || !self.workers.all_ready() {
             return false;
         }
         let Some(reason) = self.regroup_reason() else { return false };
-        self.round.regroup_reason = Some(reason);
+        self.round.regroup_reason = Some(reason.clone());
+        if self.runs_scripts() {
+            // They can leave a round wherever they are.
+            self.leave(reason);
+            return true;
+        }
         self.round.regroup_flag = true;
         self.flag_seated(WorkerFlag::Regroup, true);
         self.phase = Phase::Regrouping { until: self.now + self.settings.regroup_wait };
@@ -110,7 +115,7 @@ impl Supervisor {
 
     /// Returns when the next spare is started; `None`: none is wanted, or the round's workers do not do steps.
     pub(super) fn next_spare(&self) -> Option<Time> {
-        let quiet = self.reforms() && self.phase == Phase::Running && !self.is_stopping();
+        let quiet = self.takes_spares() && self.phase == Phase::Running && !self.is_stopping();
         if !quiet || self.round.finished > 0 || !self.workers.all_ready() || self.spares_missing() == 0 {
             return None;
         }

@@ -17,7 +17,7 @@ use enn_common::{
     event::EventKind,
     id::{Rank, Round, WorkerId},
     wire::{
-        message::{Assignment, Standby, WorkerTask},
+        message::{Assignment, Standby, StateSource, WorkerTask},
         node_agent::{NodeCommand, SeatFacts, WorkerFlag},
     },
 };
@@ -248,6 +248,9 @@ impl Supervisor {
     }
 
     fn begin_saving(&mut self) {
+        if self.runs_scripts() {
+            return self.scripts_save_and_end();
+        }
         let savers = self.workers.savers();
         if savers.is_empty() {
             self.note_lost_state();
@@ -290,7 +293,7 @@ impl Supervisor {
         // What the pages show before it begins is no progress of this round.
         let base = step.max(self.workers.pages_reached());
         // All savers hold the state, so that others can save it without one that hangs: they need time for that.
-        let left = self.stop_by.map_or(self.settings.grace, |by| by.saturating_sub(self.now));
+        let left = self.grace_left();
         let patience = if plan.seats.len() > 1 { left / 2 } else { left };
         self.phase = if saving { Phase::Saving { patience } } else { Phase::Starting };
         self.round = RoundState {
@@ -364,6 +367,7 @@ impl Supervisor {
     fn assignment(&self, plan: &RoundPlan) -> Assignment {
         let attempt = plan.attempt.clone();
         let task = match &self.settings.job {
+            _ if self.runs_scripts() => WorkerTask::Script { attempt, source: self.state_source(plan) },
             RunJob::Train { .. } if plan.saving => WorkerTask::Save { attempt },
             RunJob::Train { staged, init, .. } => {
                 let newest = self.record.checkpoint.as_ref().map(|(_, path)| path.clone());
@@ -394,6 +398,13 @@ impl Supervisor {
             split: self.micro_batches.split(),
             task,
         }
+    }
+
+    /// Returns who has the state with which the round begins.
+    fn state_source(&self, plan: &RoundPlan) -> Option<StateSource> {
+        let (step, furthest) = self.workers.furthest()?;
+        let seat = plan.seats.iter().find(|seat| seat.worker == furthest)?;
+        Some(StateSource { rank: seat.rank.0, step })
     }
 
     fn journal_begin(&mut self, plan: &RoundPlan, resume_step: Option<u64>) {
@@ -439,7 +450,9 @@ impl Supervisor {
         let local_world = plan.local_world(slot.node);
         let facts = SeatFacts { round: round.0, rank: rank.0, local_rank, world, local_world };
         let logs = self.logs().join(round.to_string()).join(rank.to_string());
-        self.spawn(Worker::new(worker, slot, place, self.now), Some(facts), logs);
+        // Survivors meet nobody but who attaches.
+        let has_to_connect = !self.runs_scripts() || self.round.survivors;
+        self.spawn(Worker { has_to_connect, ..Worker::new(worker, slot, place, self.now) }, Some(facts), logs);
     }
 
     /// Has a node start a process.
@@ -459,7 +472,7 @@ impl Supervisor {
     /// Returns what a process without a seat prepares for. When its round is over before it connects, a worker with one stands by, too.
     fn standby(&self, slot: Slot) -> Option<Standby> {
         let RunJob::Train { staged, .. } = &self.settings.job else { return None };
-        self.reforms().then(|| Standby {
+        (self.reforms() && !self.runs_scripts()).then(|| Standby {
             device: self.settings.device.into(),
             local_rank: slot.index.0,
             world_size: self.world,

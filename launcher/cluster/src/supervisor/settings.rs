@@ -4,9 +4,20 @@ use crate::rendezvous::NodeId;
 use enn_common::config::train::{Precision, Recovery};
 use std::{path::PathBuf, time::Duration};
 
+/// How workers learn of their seats and say what they do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Contract {
+    /// Workers of ours: they connect to the broker of their node, and a control page shows what they do.
+    Broker,
+    /// Any program. One that attaches to the broker of its node can leave a round and join another one; exit code 0 says that its work
+    /// is done.
+    Script,
+}
+
 /// Settings of a run.
 #[derive(Debug, Clone)]
 pub struct SupervisorSettings {
+    pub contract: Contract,
     /// Node agent of the leader itself.
     pub own: NodeId,
     /// Host of the leader.

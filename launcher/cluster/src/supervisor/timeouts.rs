@@ -3,7 +3,7 @@
 use super::{
     hang::{self, HangFinding, Pulse},
     input::Time,
-    limits::{COMMIT_WAIT_MAX, FIND_WAIT_MAX, HALT_WAIT_MAX, KILLED_WAIT_MAX, STACKS_WAIT_MAX},
+    limits::{COMMIT_WAIT_MAX, CONNECT_WAIT_MIN, FIND_WAIT_MAX, HALT_WAIT_MAX, KILLED_WAIT_MAX, STACKS_WAIT_MAX},
     machine::Supervisor,
     phase::Phase,
     round::HangInquiry,
@@ -135,9 +135,11 @@ impl Supervisor {
         match self.phase {
             // While the round starts a newcomer may hang though others come further.
             Phase::Starting | Phase::Saving { .. } => Some(check),
-            Phase::Running | Phase::Regrouping { .. } => {
-                self.workers.all_ready().then(|| check.max(self.round.progress_at + limit))
+            Phase::Running | Phase::Regrouping { .. } if self.workers.all_ready() => {
+                Some(check.max(self.round.progress_at + limit))
             }
+            // Scripts attach, and become ready, while others work.
+            Phase::Running | Phase::Regrouping { .. } => self.runs_scripts().then_some(check),
             Phase::TakingOver { .. }
             | Phase::Gathering { .. }
             | Phase::Loading { .. }
@@ -150,6 +152,11 @@ impl Supervisor {
             | Phase::Closing { .. }
             | Phase::Over => None,
         }
+    }
+
+    /// Returns how long workers have until they are killed, when they are told to stop now.
+    pub(super) fn grace_left(&self) -> Time {
+        self.stop_by.map_or(self.settings.grace, |by| by.saturating_sub(self.now))
     }
 
     /// Returns the time without a sign of life after which a worker is taken for dead.
@@ -220,12 +227,20 @@ impl Supervisor {
         }
     }
 
-    /// Returns what the page of a worker says. One that has not connected shows no progress since its start.
+    /// Returns what the page of a worker says. One that has not connected shows no progress since its start; one that need not says nothing.
     fn pulse(&self, worker: &Worker) -> Option<Pulse> {
+        if worker.connected.is_none() && !worker.has_to_connect {
+            return None;
+        }
         let seat = worker.seat().filter(|_| worker.lives() && !worker.ending)?;
         let node = worker.slot.node;
         let last_event_at = if node == NodeIndex::OWN { self.now } else { self.nodes.get(node)?.last_event_at };
-        let idle = worker.idle(last_event_at, self.now);
+        let mut idle = worker.idle(last_event_at, self.now);
+        if worker.connected.is_none() {
+            // It loads libraries, perhaps from a slow disk: that takes its time however short the limit for steps is.
+            let limit = self.patience().unwrap_or_default();
+            idle = idle.saturating_sub(CONNECT_WAIT_MIN.saturating_sub(limit));
+        }
         let ready = seat.ready.is_some();
         Some(Pulse { worker: worker.id, phase: worker.page.phase, step: worker.page.step, idle, ready })
     }

@@ -152,6 +152,25 @@ pub(super) fn run_was_stopped(by: &str) -> String {
     format!("the run was stopped: {by}")
 }
 
+pub(super) fn not_attached(rank: Rank, pid: Option<u32>) -> String {
+    let pid = pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+    format!("rank {rank}{pid} has not attached, so that no worker can be replaced while the others live")
+}
+
+pub(super) fn some_finished(finished: u32) -> String {
+    format!("{finished} workers have finished already, so that the others cannot go on without them")
+}
+
+pub(super) fn all_restart(obstacle: &str) -> String {
+    format!("all workers restart: {obstacle}")
+}
+
+pub(super) fn detached(rank: Option<Rank>, pid: Option<u32>, error: &str) -> String {
+    let who = rank.map_or_else(|| "a spare".to_owned(), |rank| format!("rank {rank}"));
+    let pid = pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+    format!("{who}{pid} is not attached any more: {error}")
+}
+
 pub(super) fn rank_ended(rank: Rank) -> String {
     format!("rank {rank} ended")
 }

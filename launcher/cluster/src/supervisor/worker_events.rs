@@ -59,6 +59,9 @@ impl Supervisor {
     }
 
     pub(super) fn worker_disconnected(&mut self, id: WorkerId, error: Option<String>) {
+        if self.runs_scripts() {
+            return self.script_detached(id, error);
+        }
         let Some(error) = error else { return };
         self.workers.edit(id, |worker| _ = worker.error.get_or_insert(error));
         self.fail_living(id);
@@ -84,13 +87,17 @@ impl Supervisor {
     pub(super) fn worker_ended(&mut self, id: WorkerId, exit: WorkerExit) {
         let WorkerExit { code, signal, late, .. } = exit;
         self.workers.edit(id, |worker| worker.exit = Some(exit));
+        if self.runs_scripts() && code == Some(0) {
+            self.script_done(id);
+        }
         let Some(worker) = self.workers.get(id) else { return };
         let forgiven = worker.forgiven || code == Some(0);
         let pid = worker.pid;
         // The last seat of a process that could not be killed, too.
         let seat = if let WorkerPlace::Seat(seat) = &worker.place { Some((seat.round, seat.rank)) } else { None };
         let rank = worker.rank();
-        if let Some(rank) = rank.filter(|_| self.reforms() && self.phase.is_under_way() && !forgiven) {
+        let leaves = !forgiven && self.phase.is_under_way() && !self.scripts_save() && self.survivors_go_on();
+        if let Some(rank) = rank.filter(|_| leaves) {
             // Before anything else: the others may wait for it in a collective.
             self.round.note_failure(id, self.now);
             self.leave(words::rank_ended(rank));
@@ -182,8 +189,16 @@ impl Supervisor {
         }
         if self.reforms() {
             self.send_away(id);
+        }
+        if self.scripts_save() {
+            return;
+        }
+        if self.survivors_go_on() {
             let reason = self.round.cause.clone().unwrap_or_default();
             return self.leave(reason.lines().next().unwrap_or_default().to_owned());
+        }
+        if let Some(obstacle) = self.obstacle().filter(|_| self.reforms()) {
+            self.warn(words::all_restart(&obstacle));
         }
         self.phase = Phase::Stopping { until: self.now + KILLED_WAIT_MAX, killed: false };
         let all: Vec<WorkerId> = self.workers.living().map(|worker| worker.id).collect();

@@ -289,7 +289,7 @@ impl Supervisor {
     }
 
     /// The first sign of progress after a failure.
-    fn recovered(&mut self) {
+    pub(super) fn recovered(&mut self) {
         if !self.phase.is_under_way() {
             return;
         }

@@ -91,6 +91,8 @@ pub(super) struct Worker {
     pub(super) id: WorkerId,
     /// Slot of its seat, or the one that it is prepared for.
     pub(super) slot: Slot,
+    /// It is late when it does not connect. A script need not, unless the others count on it.
+    pub(super) has_to_connect: bool,
     /// `None` until its node reported its start.
     pub(super) pid: Option<u32>,
     pub(super) place: WorkerPlace,
@@ -121,6 +123,7 @@ impl Worker {
         Self {
             id,
             slot,
+            has_to_connect: true,
             pid: None,
             place,
             exit: None,
@@ -223,7 +226,7 @@ impl Worker {
             return Some((done.at + grace, Overdue::DoesNotEnd));
         }
         let Some(connected) = self.connected else {
-            return Some((self.started + CONNECT_WAIT_MAX, Overdue::NotConnected));
+            return self.has_to_connect.then_some((self.started + CONNECT_WAIT_MAX, Overdue::NotConnected));
         };
         match &self.place {
             WorkerPlace::Spare if self.warm => None,
@@ -310,7 +313,9 @@ impl WorkerIndex {
         let Slot { node, .. } = worker.slot;
         let seat = worker.seat();
         put(&mut self.seated, id, seat.is_some(), on);
-        put(&mut self.not_ready, id, seat.is_some_and(|seat| seat.ready.is_none()), on);
+        // One that need not connect does not say that it is ready.
+        let says_ready = worker.has_to_connect || worker.connected.is_some();
+        put(&mut self.not_ready, id, says_ready && seat.is_some_and(|seat| seat.ready.is_none()), on);
         put(&mut self.not_standing, id, seat.is_some() && !worker.stands(), on);
         if seat.is_some() && worker.done.is_some() {
             self.done = if on { self.done + 1 } else { self.done - 1 };
@@ -552,7 +557,10 @@ impl WorkerTable {
         let stranger = |worker: &&Worker| !worker.entered && worker.lives() && !worker.ending;
         let strangers: Vec<WorkerId> = self.seated().filter(stranger).map(|worker| worker.id).collect();
         for id in strangers {
-            self.edit(id, |worker| worker.place = WorkerPlace::Spare);
+            self.edit(id, |worker| {
+                worker.place = WorkerPlace::Spare;
+                worker.has_to_connect = true;
+            });
         }
     }
 

@@ -3,7 +3,8 @@
 //!
 //! Needs `enn` and `enn-worker`, which `make build` makes, and libtorch on the library path, as `make test` sets it.
 //! A schedule takes some four seconds of one core; `make soak` runs hundreds.
-//! `ENN_CHAOS_SCHEDULES=N` runs N schedules instead of the usual number, `ENN_CHAOS_SEED=N` that one alone, in `one_seed`.
+//! `ENN_CHAOS_SCHEDULES=N` runs N schedules instead of the usual number and a quarter as many stops in recoveries, `ENN_CHAOS_SEED=N` that
+//! schedule alone, in `one_seed`.
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 #![expect(clippy::print_stdout, reason = "each schedule is told as it ends")]
@@ -14,11 +15,13 @@ mod driver;
 mod schedule;
 
 use checks::{References, Trial};
-use schedule::Schedule;
+use schedule::{STOPS_IN_RECOVERY, Schedule};
 use std::time::Instant;
 
 /// Schedules unless the environment says how many: each kind of fault is the first one twice.
 const SCHEDULES: u64 = 24;
+/// Schedules in which a run is stopped in a recovery.
+const STOPS: u64 = 10;
 /// Nothing waits so long, unless something hangs; seconds. On a machine on which undisturbed runs are slow, so many times longer.
 const SILENCE_MAX_S: f64 = 30.0;
 /// The schedules are dealt to so many tests, which run beside each other. Each trains its own references.
@@ -30,13 +33,17 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 fn part(which: u64) {
+    let count = number("ENN_CHAOS_SCHEDULES").unwrap_or(SCHEDULES);
+    all_pass((which..count).step_by(PARTS as usize));
+}
+
+fn all_pass(seeds: impl Iterator<Item = u64>) {
     if number("ENN_CHAOS_SEED").is_some() {
         return;
     }
-    let count = number("ENN_CHAOS_SCHEDULES").unwrap_or(SCHEDULES);
     let references = References::default();
-    let failed: Vec<u64> = (which..count).step_by(PARTS as usize).filter(|seed| !passes(*seed, &references)).collect();
-    assert!(failed.is_empty(), "{} of {count} schedules failed in this part: seeds {failed:?}", failed.len());
+    let failed: Vec<u64> = seeds.filter(|seed| !passes(*seed, &references)).collect();
+    assert!(failed.is_empty(), "{} schedules failed: seeds {failed:?}", failed.len());
 }
 
 /// Runs one schedule; what fails is told at once, with the command that repeats it.
@@ -68,6 +75,12 @@ fn random_faults_part_0() {
 #[test]
 fn random_faults_part_1() {
     part(1);
+}
+
+#[test]
+fn stops_in_recoveries() {
+    let count = number("ENN_CHAOS_SCHEDULES").map_or(STOPS, |schedules| schedules / 4);
+    all_pass(STOPS_IN_RECOVERY..STOPS_IN_RECOVERY + count);
 }
 
 #[test]

@@ -74,6 +74,9 @@ impl Draw {
     }
 }
 
+/// Seeds from this one on are of runs that are stopped in a recovery.
+pub(super) const STOPS_IN_RECOVERY: u64 = 1_000_000;
+
 impl Schedule {
     pub(super) fn of(seed: u64) -> Self {
         let mut draw = Draw(mix(seed) << 16);
@@ -82,6 +85,9 @@ impl Schedule {
         let spares = draw.below(3) as u32;
         let fewest = (draw.below(3) == 0).then(|| 1 + draw.below(workers.into()) as u32);
         let count = 1 + draw.below(3);
+        if seed >= STOPS_IN_RECOVERY {
+            return Self { seed, shape, spares, fewest: None, faults: stop_in_recovery(&mut draw) };
+        }
         // By turns, so that each kind is there whatever the draws are.
         let mut faults: Vec<Fault> = Vec::new();
         for which in 0..count {
@@ -121,6 +127,19 @@ fn fault(draw: &mut Draw, turn: u64, before: Option<&Fault>) -> Fault {
         _ => Moment::Regrouping,
     };
     Fault { moment, delay_ms: [0, 0, 1, 3, 10, 40][draw.below(6) as usize], deed, pick: draw.below(1 << 20) }
+}
+
+/// A worker dies, and the run is told to stop while the others meet again. Survivors save where they stand.
+fn stop_in_recovery(draw: &mut Draw) -> Vec<Fault> {
+    let moment = match draw.below(3) {
+        0 => Moment::Saving(1 + draw.below(6)),
+        1 => Moment::Validating(1 + draw.below(6)),
+        _ => Moment::Step(1 + draw.below(70)),
+    };
+    let death = Fault { moment, delay_ms: draw.below(4), deed: Deed::KillOne, pick: draw.below(1 << 20) };
+    let delay_ms = [0, 1, 10, 30, 100, 300][draw.below(6) as usize];
+    let stop = Fault { moment: Moment::Regrouping, delay_ms, deed: Deed::Interrupt(draw.below(2) == 0), pick: 0 };
+    vec![death, stop]
 }
 
 impl fmt::Display for Schedule {

@@ -102,9 +102,9 @@ impl Workspace {
         text
     }
 
-    /// Lines of a package's sources, with those of tests.
+    /// Lines of a package that users compile, with the tests in them.
     pub(super) fn lines(&self, package: &str) -> usize {
-        let sources = self.sources.iter().filter(|source| source.package == package);
+        let sources = self.all().filter(|source| source.package == package);
         sources.map(|source| source.text.lines().count()).sum()
     }
 
