@@ -97,13 +97,12 @@ pub(super) struct LeaderView {
     ended_rounds: BTreeSet<u64>,
     committing: BTreeSet<u64>,
     requests: BTreeMap<RequestId, SeenRequest>,
-    /// Snapshots sent to a node that it has not acknowledged, and the newest that it has.
+    /// The newest snapshot that a node has acknowledged.
     acked: BTreeMap<NodeId, u64>,
-    sent: BTreeMap<NodeId, u64>,
     /// The newest snapshot that other nodes were sent.
     newest_sent: Option<RunSnapshot>,
-    /// Nodes to which a snapshot with the request to stop was sent.
-    stop_sent: BTreeSet<NodeId>,
+    /// The first snapshot with the request to stop that was sent to a node, by its number of requests.
+    stop_sent: BTreeMap<NodeId, u64>,
     leaving: BTreeSet<String>,
     /// When a drain was last taken back. Its answer may come in the same batch.
     stayed_at: Option<Time>,
@@ -482,10 +481,8 @@ impl World {
 
     fn snapshot_sent(&mut self, id: u64, node: NodeId, snapshot: &RunSnapshot) {
         let view = self.view(id);
-        let sent = view.sent.entry(node).or_default();
-        *sent = (*sent).max(snapshot.requests);
         if snapshot.stop.is_some() {
-            view.stop_sent.insert(node);
+            view.stop_sent.entry(node).or_insert(snapshot.requests);
         }
         view.newest_sent = Some(snapshot.clone());
     }
@@ -824,9 +821,8 @@ impl World {
         view.stop_at = view.stop_at.min(Some(at));
         view.stop_answered = true;
         let others: Vec<NodeId> = view.inventoried.iter().copied().filter(|node| node.0 != id).collect();
-        let acked = |node: &NodeId| view.acked.get(node).copied() >= view.sent.get(node).copied();
-        let knows = |node: &&NodeId| view.stop_sent.contains(node) && acked(node);
-        let all = others.iter().all(|node| knows(&node));
+        let knows = |node: &NodeId| view.stop_sent.get(node).is_some_and(|sent| view.acked.get(node) >= Some(sent));
+        let all = others.iter().all(knows);
         let waited = now.saturating_sub(at) >= ACK_WAIT_MAX;
         if begun && !others.is_empty() && !all && !waited && !tells {
             self.violation("10", format!("n{id} answers a stop that other nodes do not know yet"));

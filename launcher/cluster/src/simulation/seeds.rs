@@ -130,7 +130,8 @@ fn run_seeds(make: MakeRun, counts: (u64, u64)) {
 #[ignore = "minutes; make soak runs it"]
 fn large_runs() {
     let nodes = number("ENN_SIMULATION_NODES").and_then(|nodes| u32::try_from(nodes).ok()).unwrap_or(1000);
-    for seed in 1..=number("ENN_SIMULATION_SEEDS").unwrap_or(20) {
+    let first = number("ENN_FIRST_SEED").unwrap_or(1);
+    for seed in first..first + number("ENN_SIMULATION_SEEDS").unwrap_or(20) {
         let mut random = Random::new(seed);
         let plan = RunPlan::large(&mut random, nodes, 8);
         let faults = plan_faults(&mut random, &plan);
