@@ -1,6 +1,8 @@
 //! Programs of a user that attach to the broker: survivors of a failure keep their processes and their state, and go on in another round;
 //! where one has not attached, all start again.
 
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
+
 use enn_common::{event::EventKind, wire::script::ScriptSeat};
 use enn_tests::agent::{self, End, Run, kill_9};
 use nix::sys::signal::Signal;
