@@ -154,6 +154,16 @@ fn a_gap_costs_a_run_of_fixed_size_nothing_but_the_gap() {
 }
 
 #[test]
+fn a_leader_that_is_cut_off_while_it_forms_a_membership_is_not_obeyed() {
+    for milliseconds in (5..60).step_by(5) {
+        let lost = Fault::KillNode { which: 5, closes: true, back: None };
+        let cut = Fault::CutNode { which: 0, there: true, back: false, time: 14 * SECOND };
+        let cut = PlannedFault { at: 10 * SECOND + Duration::from_millis(milliseconds), fault: cut };
+        run(RunPlan { nodes_min: 1, link_delay_ms: 30, ..plan(6) }, vec![at(10, lost), cut]);
+    }
+}
+
+#[test]
 fn a_node_that_was_out_of_reach_takes_part_again() {
     let cut = Fault::CutNode { which: 1, there: true, back: true, time: 12 * SECOND };
     for nodes_min in [1, 2] {
