@@ -254,6 +254,16 @@ fn a_leader_that_is_drained_leaves_the_lead_to_another_node() {
 }
 
 #[test]
+fn a_drained_leader_whose_worker_stays_ahead_of_the_others_leaves_after_one_more_round() {
+    // Unlike workers that train, these do not step together.
+    let script = "0.0=hello,ready,halt:9;0.*=hello,ready,halt:3;*.0=ready,halt:9;*.*=ready,halt:3";
+    let (dir, mut nodes) = nodes(&["a", "b", "c"], 1, &["max=3"], script);
+    all_ready(&mut nodes[0], 3);
+    asked(dir.path(), &Request::Drain { node: Some("a".into()) }).unwrap();
+    assert_eq!(nodes.remove(0).end(), "led: Ok(HandedOff)");
+}
+
+#[test]
 fn a_second_signal_kills_the_workers_of_a_node_that_prepares_to_lead() {
     let (_dir, mut nodes) = nodes(&["a", "b", "c"], 1, &["max=3", "prepare=3"], WORK);
     all_ready(&mut nodes[0], 3);

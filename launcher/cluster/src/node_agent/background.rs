@@ -4,9 +4,11 @@
 
 use super::error::AgentError;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use enn_process::stacks::{self, StackTarget};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
     os::fd::{AsFd, BorrowedFd},
+    path::PathBuf,
     sync::Arc,
     thread::JoinHandle,
     time::Duration,
@@ -67,6 +69,19 @@ impl<A> Inbox<A> {
         let _empty = self.sender.wake.read();
         self.answers.try_iter().collect()
     }
+}
+
+/// Writes within `limit` what processes do into `dir`, in a thread of its own, since the tools take their time. `answer` gets a line about
+/// each process. Where no thread starts, `answer` is not called, and the line that says so is returned.
+pub(crate) fn collect_stacks(
+    targets: Vec<StackTarget>,
+    dir: PathBuf,
+    limit: Duration,
+    answer: impl FnOnce(Vec<String>) + Send + 'static,
+) -> Result<(), String> {
+    let collect = move || answer(stacks::collect(&targets, &dir, limit).summary());
+    let thread = std::thread::Builder::new().name("enn-stacks".into()).spawn(collect);
+    thread.map(drop).map_err(|error| format!("no thread to read stacks: {error}"))
 }
 
 type Job = Box<dyn FnOnce() + Send>;

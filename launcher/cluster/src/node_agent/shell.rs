@@ -4,7 +4,7 @@
 //! is done by other threads, but for the log files of a worker that starts.
 
 use super::{
-    background::{Inbox, JobThread},
+    background::{Inbox, JobThread, collect_stacks},
     effect::{EndSignal, NodeEffect, NodeEnd},
     environment::{Identity, StoreAddress},
     error::AgentError,
@@ -30,11 +30,7 @@ use enn_common::{
         },
     },
 };
-use enn_process::{
-    Guard, Signals, WorkerSpec,
-    stacks::{self, StackTarget},
-    wait_ready,
-};
+use enn_process::{Guard, Signals, WorkerSpec, stacks::StackTarget, wait_ready};
 use nix::{
     poll::{PollFd, PollFlags},
     sys::signal::Signal,
@@ -405,7 +401,6 @@ impl NodeShell {
         }
     }
 
-    /// Collects stacks in a thread of its own: the tools take their time.
     fn collect_stacks(&mut self, round: u64, workers: &[WorkerId], limit: Duration) {
         let dir = self.run_dir.clone().unwrap_or_default().join("logs").join(round.to_string()).join("stacks");
         let living = workers.iter().filter_map(|worker| self.processes.get(worker)).filter(|process| process.lives());
@@ -413,13 +408,9 @@ impl NodeShell {
             living.map(|process| StackTarget { rank: process.rank, pid: process.pid() }).collect();
         let answers = self.answers.sender();
         let to = dir.clone();
-        let collect = move || {
-            let summary = stacks::collect(&targets, &to, limit).summary();
-            answers.send(Answer::Stacks { round, dir: to, summary });
-        };
-        if let Err(error) = std::thread::Builder::new().name("enn-stacks".into()).spawn(collect) {
-            let summary = vec![format!("no thread to read stacks: {error}")];
-            self.pending.push(NodeInput::StacksCollected { round, dir, summary });
+        let answer = move |summary| answers.send(Answer::Stacks { round, dir: to, summary });
+        if let Err(line) = collect_stacks(targets, dir.clone(), limit, answer) {
+            self.pending.push(NodeInput::StacksCollected { round, dir, summary: vec![line] });
         }
     }
 

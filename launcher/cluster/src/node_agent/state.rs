@@ -587,10 +587,7 @@ impl NodeState {
             self.is_over = end.is_some();
             return list.extend(end.map(NodeEffect::End));
         }
-        if self.end.is_none() || !self.workers.are_gone() {
-            return;
-        }
-        let Some(end) = self.end.take() else { return };
+        let Some(end) = self.end.take_if(|_| self.workers.are_gone()) else { return };
         if let (Some(epoch), NodeEnd::Ended(_), false) = (self.membership, &end, self.is_leading) {
             list.push(NodeEffect::FinishMembership { epoch });
         }

@@ -129,7 +129,7 @@ impl Member {
                 self.end_round(RoundEnd::NodeLost { host, reason: reason.clone() });
                 // The host lives: only it may be found.
                 let at = self.shared.store();
-                self.way_back.get_or_insert(WayBack::to(at.clone(), now, self.settings.silence_max));
+                self.way_back.get_or_insert(WayBack::to(at.clone(), now, &self.settings));
                 let host_rank = self.host_rank;
                 let last = Last { at, host_rank, roster: None, own_rank: self.rank, fate: Fate::Closed };
                 self.seat = Seat::seeking(Search::successor(now, last, reason));
@@ -186,7 +186,7 @@ impl Member {
         }
         let members = self.roster.as_ref().and_then(|roster| Some((roster.members.unpack()?, self.host_rank?)));
         if fate == Fate::Unknown && self.roster.is_some() {
-            self.way_back.get_or_insert(WayBack::to(self.shared.store(), now, self.settings.silence_max));
+            self.way_back.get_or_insert(WayBack::to(self.shared.store(), now, &self.settings));
         }
         let host = members.and_then(|(members, rank)| members.into_iter().nth(usize::try_from(rank).ok()?));
         let host = host.map_or_else(|| self.shared.store().0, |member| member.host);

@@ -3,7 +3,7 @@
 //!
 //! **Invariant:** every search has a deadline, and every attempt within it too.
 
-use super::state::Time;
+use super::{settings::Settings, state::Time};
 use enn_common::wire::node::{Roster, Successor};
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
@@ -52,9 +52,11 @@ pub(crate) struct WayBack {
 }
 
 impl WayBack {
-    /// Begins when the host is missed, of which nothing was heard for `silence_max`.
-    pub(crate) fn to(host: (String, u16), now: Time, silence_max: Duration) -> Self {
-        Self { host, until: now + (silence_max * RETURN_SILENCES).min(RETURN_MAX) }
+    /// Begins when the host is missed, of which nothing was heard for `silence_max`. Without what the store keeps there is no way back: the
+    /// workers end with the link.
+    pub(crate) fn to(host: (String, u16), now: Time, settings: &Settings) -> Self {
+        let wait = (settings.silence_max * RETURN_SILENCES).min(RETURN_MAX);
+        Self { host, until: if settings.store_kept { now + wait } else { now } }
     }
 
     /// Whether there is time to come back.
@@ -465,7 +467,9 @@ mod tests {
     #[test]
     fn a_host_that_was_out_of_reach_and_its_successors_are_tried_in_turn_until_the_time_is_over() {
         let roster = roster(&[1, 2, 3]);
-        let to_host = || WayBack::to(("n0".to_owned(), 1), Time::ZERO, RETURN_MAX);
+        let settings =
+            Settings { silence_max: RETURN_MAX, store_kept: true, ..crate::rendezvous::settings_for_tests() };
+        let to_host = || WayBack::to(("n0".to_owned(), 1), Time::ZERO, &settings);
         let back = to_host();
         assert!(back.is_open(RETURN_MAX - MILLISECOND) && !back.is_open(RETURN_MAX));
         let mut search = Search::way_back(MILLISECOND, back, Some(&roster), 2, "silent".into());

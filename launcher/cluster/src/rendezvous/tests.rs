@@ -619,7 +619,7 @@ fn letters_come_in_order_from_whom_they_are() {
 
 #[test]
 fn a_node_that_was_out_of_reach_comes_back() {
-    let nodes = start(2, &quick(of(1, 2)));
+    let nodes = start(2, &Settings { store_kept: true, ..quick(of(1, 2)) });
     nodes.iter().for_each(|node| assert_eq!(round(node).members.len(), 2));
     nodes[1].deafen(Duration::from_millis(1500));
     for node in &nodes {

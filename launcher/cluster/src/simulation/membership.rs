@@ -588,7 +588,7 @@ impl Membership {
         let host = self.settings.host.clone();
         self.end_round(RoundEnd::NodeLost { host, reason: reason.clone() });
         let at = address(self.host);
-        self.way_back.get_or_insert(WayBack::to(at.clone(), now, self.settings.silence_max));
+        self.way_back.get_or_insert(WayBack::to(at.clone(), now, &self.settings));
         let last = Last { at, host_rank: self.host_rank, roster: None, own_rank: self.rank, fate: Fate::Closed };
         self.seat = Seat::Seeking(Box::new(Search::successor(now, last, reason)));
         self.advance(now);
@@ -652,7 +652,7 @@ impl Membership {
             }
         }
         if fate == Fate::Unknown && self.roster.is_some() {
-            self.way_back.get_or_insert(WayBack::to(address(self.host), now, self.settings.silence_max));
+            self.way_back.get_or_insert(WayBack::to(address(self.host), now, &self.settings));
         }
         self.tell(News::HostLost(why.clone()));
         let host = "the host".to_owned();

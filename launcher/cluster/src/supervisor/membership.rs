@@ -74,6 +74,8 @@ impl Supervisor {
         self.round.first_failure = before.first_failure;
         self.round.regroup_reason = before.regroup_reason;
         self.round.reached = before.reached;
+        // Another node may bring the same snapshot after the end of that round was written.
+        self.round.ended = before.ended && before.number == self.round.number;
         if let (Some(cause), None) = (&snapshot.giving_up, &self.giving_up) {
             self.giving_up = Some(cause.clone());
             self.ask_to_stop();

@@ -34,6 +34,8 @@ pub(super) struct RoundState {
     pub(super) ended: bool,
     /// Number of parts of each micro-batch.
     pub(super) split: u32,
+    /// Workers that leave sit in it once more, for they had what the others lacked.
+    pub(super) with_leavers: bool,
     /// Worker that loses its seat when the round is left, if a spare is there.
     pub(super) evicted: Option<WorkerId>,
     /// Why the round is left without a failure.
@@ -87,6 +89,7 @@ impl RoundState {
             failed_at: None,
             ended: false,
             split: 1,
+            with_leavers: false,
             evicted: None,
             regroup_reason: None,
             regroup_flag: false,

@@ -139,7 +139,7 @@ impl Supervisor {
             return true;
         }
         let limits = self.seat_limits();
-        let seats = self.plan_seats(&limits);
+        let (seats, with_leavers) = self.plan_seats(&limits);
         if seats.is_empty() || (seats.len() as u64) < u64::from(limits.fewest) {
             self.cannot_seat(seats.len(), limits.fewest);
             return true;
@@ -151,6 +151,7 @@ impl Supervisor {
             self.note_recovery_from(&seats);
         }
         self.begin(seats, false);
+        self.round.with_leavers = with_leavers;
         true
     }
 
@@ -195,8 +196,8 @@ impl Supervisor {
         SeatLimits { fewest, most: self.world, rooms, blocked: self.workers.blocked() }
     }
 
-    /// Returns the seats of the next round. Workers that stand and get none are dismissed.
-    fn plan_seats(&mut self, limits: &SeatLimits) -> Vec<PlannedSeat> {
+    /// Returns the seats of the next round, and whether workers that leave are among them. Workers that stand and get none are dismissed.
+    fn plan_seats(&mut self, limits: &SeatLimits) -> (Vec<PlannedSeat>, bool) {
         let all = self.workers.candidates();
         let mut candidates = all.clone();
         if !candidates.warm.is_empty() && candidates.kept.len() > 1 {
@@ -211,8 +212,10 @@ impl Supervisor {
         let kept = kept_by(&seats);
         let is_shared = self.workers.seated().any(|worker| worker.seat().is_some_and(|seat| seat.share.is_some()));
         let kept_step = self.workers.whole_step(|worker| kept.contains(&worker.id));
-        let may_wait = is_shared || self.round.evicted.is_none();
-        if may_wait && kept_step < self.workers.whole_step(|_| true) {
+        // Once: workers that are ahead of the others after that, too, would never leave.
+        let may_wait = is_shared || (self.round.evicted.is_none() && !self.round.with_leavers);
+        let with_leavers = may_wait && kept_step < self.workers.whole_step(|_| true);
+        if with_leavers {
             // Who leaves has what the others lack: all that keep a part of the state sit once more, and leave when it is put together. A
             // straggler leaves all the same: the step that it is ahead is done again.
             candidates.kept = all.kept;
@@ -221,7 +224,7 @@ impl Supervisor {
             seats = seating::give(&candidates, &SeatLimits { most: limits.most.max(most), ..limits.clone() });
         }
         self.unseat_all_but(&seats);
-        seats
+        (seats, with_leavers)
     }
 
     /// Dismisses the workers that stand and have none of these seats.

@@ -265,7 +265,7 @@ impl Supervisor {
         self.fail_living(worker);
     }
 
-    /// The time of a run that is to stop is over: says whom the state was waited for.
+    /// The grace of a run that is to stop is over: notes the rank that has not saved its state.
     fn note_unsaved(&mut self) {
         if let Phase::Saving { .. } = self.phase
             && let Some(rank) = self.workers.not_standing().find_map(Worker::rank)
@@ -318,8 +318,8 @@ impl Supervisor {
         }
     }
 
-    /// Returns the longest wait for commits under way since the last one came further. Who asked the run to stop does not wait longer for
-    /// a disk that hangs than for workers.
+    /// Returns the longest wait for commits under way, counted from the last progress of one. A run that is to stop waits no longer for a
+    /// disk that hangs than for its workers.
     fn commit_wait(&self) -> Time {
         if self.is_stopping() { self.settings.grace.min(COMMIT_WAIT_MAX) } else { COMMIT_WAIT_MAX }
     }

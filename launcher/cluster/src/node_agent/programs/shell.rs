@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     node_agent::{
-        background::Inbox,
+        background::{Inbox, collect_stacks},
         effect::{EndSignal, NodeEffect, ProgramRound},
         error::AgentError,
         input::NodeInput,
@@ -29,7 +29,7 @@ use enn_process::{
     Cgroup, Guard, Mark, Signals,
     logs::Pump,
     preload::{Ready, Starter},
-    stacks::{self, StackTarget},
+    stacks::StackTarget,
 };
 use nix::sys::signal::Signal;
 use std::{
@@ -371,7 +371,6 @@ impl ProgramShell {
         self.pending.push(NodeInput::Pages(pages));
     }
 
-    /// Collects stacks in a thread of its own: the tools take up to 20 s.
     fn collect_stacks(&mut self, round: u64, workers: &[WorkerId], limit: Duration) {
         let asked = workers.iter().filter_map(|worker| self.workers.get(worker));
         let living = asked.filter(|worker| worker.process.exit().is_none());
@@ -380,13 +379,9 @@ impl ProgramShell {
         let dir = self.spec.run_dir.join("stacks").join(round.to_string());
         let answers = self.answers.sender();
         let to = dir.clone();
-        let collect = move || {
-            let summary = stacks::collect(&targets, &to, limit).summary();
-            answers.send(NodeInput::StacksCollected { round, dir: to, summary });
-        };
-        if let Err(error) = std::thread::Builder::new().name("enn-stacks".into()).spawn(collect) {
-            let summary = vec![format!("no thread to read stacks: {error}")];
-            self.pending.push(NodeInput::StacksCollected { round, dir, summary });
+        let answer = move |summary| answers.send(NodeInput::StacksCollected { round, dir: to, summary });
+        if let Err(line) = collect_stacks(targets, dir.clone(), limit, answer) {
+            self.pending.push(NodeInput::StacksCollected { round, dir, summary: vec![line] });
         }
     }
 
