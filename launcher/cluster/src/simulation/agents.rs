@@ -442,7 +442,7 @@ impl World {
     pub(super) fn serve_membership(&mut self, id: u64) {
         while let Some(action) = self.agents.get_mut(&id).and_then(|agent| agent.membership.next_action()) {
             if let (true, Some(nodes)) = (self.plan.programs, programs::begun(&action)) {
-                self.check_store_cleared(nodes);
+                self.check_store_cleared(id, nodes);
             }
             match action {
                 Action::Notify(news) => self.notified(id, news),

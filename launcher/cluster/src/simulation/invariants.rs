@@ -4,7 +4,7 @@
 //! 2. A seat and a rank have one living worker; ranks are 0 to the size of the world; a device is free after `Settled`.
 //! 3. Names of workers, rounds and attempts only rise, across leaders too.
 //! 4. One round is under way, and its assignments agree.
-//! 5. The store is never reset (there is no effect for it).
+//! 5. The store is reset only when no worker lives that meets others there (`enn train` never resets it).
 //! 6. A commit has the shard of every rank of one attempt; a step has one commit at a time; a ticket is written or released once.
 //! 7. The last holder of unsaved state is ended only if it is fenced, late, failed, or a second signal asks for it.
 //! 8. The newest checkpoint is loaded only if no whole state stands.
