@@ -203,7 +203,7 @@ impl Supervisor {
             let facts = self.run_facts();
             self.send(index, NodeCommand::JoinRun(Box::new(facts)));
         }
-        if is_new && self.successor {
+        if is_new && self.successor && !self.nodes.was_lost(node) {
             self.adopt(index, inventory);
         } else if is_new {
             self.take_back(index, inventory);
