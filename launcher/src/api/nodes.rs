@@ -16,7 +16,7 @@ use enn_common::config::RunConfig;
 use enn_ui::Sink;
 use std::rc::Rc;
 
-/// Meets the other nodes; leads them if this node hosts the rendezvous or takes over later.
+/// Meets the other nodes; leads them from the beginning or after taking over.
 pub(super) fn meet(
     config: &RunConfig,
     facts: &Facts,

@@ -276,7 +276,7 @@ impl NodeShell {
                 let living = self.processes.values().filter(|process| process.lives());
                 self.pending.push(NodeInput::Pages(living.map(WorkerProcess::progress).collect()));
             }
-            NodeEffect::CutLink { time } => self.membership(|rendezvous| rendezvous.deafen(time)),
+            NodeEffect::CutLink { time } => self.membership(|rendezvous| rendezvous.cut_link(time)),
             NodeEffect::RejoinMembership => self.membership(Rendezvous::join),
             NodeEffect::LeaveMembership { why } => self.membership(|rendezvous| rendezvous.leave(why)),
             NodeEffect::FinishMembership { epoch } => {

@@ -85,7 +85,7 @@ pub fn run(
     lead_here(spec, checkpoints, emit, LeaderMeans { guard, store: address, membership: None })
 }
 
-/// Does the same over all nodes that meet in the membership service, which this node hosts.
+/// Does the same over all nodes that meet in the membership service, which this node leads.
 ///
 /// # Errors
 /// Those of [`run`].

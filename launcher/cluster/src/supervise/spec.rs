@@ -42,7 +42,7 @@ pub struct AgentSpec {
     pub regroup_wait: Duration,
     /// Time without progress of any worker after which one is taken for dead.
     pub hang_timeout: Option<Duration>,
-    /// Name of this host.
+    /// Host name of this node.
     pub host: String,
     /// Run directory, absolute; logs go into it.
     pub run_dir: PathBuf,
@@ -73,7 +73,7 @@ pub struct FollowerSpec {
     pub workers_max: u32,
     /// Nodes needed, and wanted.
     pub nodes: NodeCounts,
-    /// Name of this host.
+    /// Host name of this node.
     pub host: String,
     /// Short directory for the broker's socket, e.g. /tmp.
     pub socket_parent: PathBuf,
@@ -84,9 +84,9 @@ pub struct FollowerSpec {
 /// Number of nodes of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeCounts {
-    /// Nodes needed.
+    /// Smallest number of nodes.
     pub min: u32,
-    /// Nodes wanted.
+    /// Largest number of nodes.
     pub max: u32,
 }
 
@@ -104,7 +104,7 @@ impl NodeCounts {
 pub struct Membership {
     /// Started before the rendezvous.
     pub guard: Guard,
-    /// This node hosts it and has joined it.
+    /// This node leads it and has joined it.
     pub rendezvous: Rc<Rendezvous>,
     pub nodes: NodeCounts,
 }

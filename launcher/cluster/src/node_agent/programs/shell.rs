@@ -249,7 +249,7 @@ impl ProgramShell {
             }
             NodeEffect::CollectStacks { round, workers, limit } => self.collect_stacks(round, &workers, limit),
             NodeEffect::ReadPages => self.look_for_progress(),
-            NodeEffect::CutLink { time } => self.membership(|rendezvous| rendezvous.deafen(time)),
+            NodeEffect::CutLink { time } => self.membership(|rendezvous| rendezvous.cut_link(time)),
             NodeEffect::RejoinMembership => self.membership(Rendezvous::join),
             NodeEffect::LeaveMembership { why } => self.membership(|rendezvous| rendezvous.leave(why)),
             NodeEffect::FinishMembership { epoch } => {
