@@ -46,9 +46,9 @@ FAULTS = {
         "self.number >= since.number",
     ),
     "a commit that lacks one shard": (
-        f"{CLUSTER}/supervisor/checkpoint_ledger.rs",
-        "            missing: world,\n            writing: 0,",
-        "            missing: if world > 1 { world - 1 } else { world },\n            writing: 0,",
+        f"{CLUSTER}/supervisor/open_step.rs",
+        "            missing: world,\n",
+        "            missing: if world > 1 { world - 1 } else { world },\n",
     ),
     "the journal written after the commit": (
         f"{CLUSTER}/supervisor/machine.rs",
