@@ -59,7 +59,6 @@ pub mod settings;
 mod state_shares;
 mod straggler_watch;
 mod timeouts;
-mod words;
 mod worker_events;
 mod worker_messages;
 mod worker_table;

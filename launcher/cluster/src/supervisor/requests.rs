@@ -3,7 +3,7 @@
 //! **Invariant:** a request is answered once, within `HOLD_MAX` and `REPLICATION_WAIT_MAX`. What was accepted outlives this leader, on
 //! any node that can take over.
 
-use super::{effect::RequestId, input::Time, words};
+use super::{effect::RequestId, input::Time};
 use crate::rendezvous::NodeId;
 use enn_common::wire::command::{Answer, Request};
 use std::{
@@ -15,6 +15,9 @@ use std::{
 pub(super) const HOLD_MAX: Duration = Duration::from_secs(5);
 /// Longest wait for the other nodes to acknowledge an accepted request. Both waits together are shorter than that of the control server.
 pub(super) const REPLICATION_WAIT_MAX: Duration = Duration::from_secs(3);
+
+/// Refusal of all that comes too late.
+pub(super) const LEADS_NO_MORE: &str = "the run is ending, or another node leads it";
 
 /// A request that was not looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,9 +93,8 @@ impl PendingRequests {
 
     /// Returns the answers to all that is left: no request is served any more.
     pub(super) fn close(&mut self) -> Vec<RequestAnswer> {
-        let reason = words::run_ending_or_led_elsewhere();
         let refused = |held: HeldRequest| {
-            let answer = Answer::Refused { reason: reason.clone() };
+            let answer = Answer::Refused { reason: LEADS_NO_MORE.to_owned() };
             RequestAnswer { id: held.id, answer }
         };
         let held = std::mem::take(&mut self.held).into_iter().map(refused);
@@ -109,7 +111,13 @@ impl PendingRequests {
 
 impl AcceptedRequest {
     fn answer(self) -> Answer {
-        Answer::Accepted { says: words::accepted(self.says, self.unheard.len()) }
+        let Self { says, unheard, .. } = self;
+        let unheard = unheard.len();
+        if unheard == 0 {
+            return Answer::Accepted { says };
+        }
+        let doubt = format!("{unheard} other nodes have not said that they know; ask again if this one dies");
+        Answer::Accepted { says: format!("{says} ({doubt})") }
     }
 }
 

@@ -10,7 +10,6 @@ use super::{
     round::{RecoveryClock, RoundState},
     seating::{self, NodeIndex, PlannedSeat, SeatLimits, Slot, Taker},
     settings::RunJob,
-    words,
     worker_table::{Seat, Worker, WorkerPlace},
 };
 use enn_common::{
@@ -496,8 +495,13 @@ impl Supervisor {
     pub(super) fn note_lost_state(&mut self) {
         if Some(self.record.reached) > self.record.saved() && self.record.reached > 0 {
             let shared = self.workers.seated().any(|worker| worker.seat().is_some_and(|seat| seat.share.is_some()));
-            let why = if shared { words::state_not_whole() } else { words::nobody_keeps_state() };
-            self.record.lost_state = Some(words::because(why, self.round.cause.as_deref()));
+            let why = if shared {
+                "the workers that are left do not keep all shares of it"
+            } else {
+                "no worker is left that keeps it"
+            };
+            let cause = self.round.cause.as_deref().and_then(|cause| cause.lines().next());
+            self.record.lost_state = Some(cause.map_or_else(|| why.to_owned(), |cause| format!("{why} ({cause})")));
         }
     }
 }

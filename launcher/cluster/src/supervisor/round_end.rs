@@ -8,7 +8,6 @@ use super::{
     machine::Supervisor,
     phase::{LoadingStep, Phase},
     seating::NodeIndex,
-    words,
     worker_table::Worker,
 };
 use enn_common::{event::EventKind, id::WorkerId};
@@ -81,7 +80,7 @@ impl Supervisor {
                 self.close();
             } else {
                 // A successor found nobody that the leader before had left in the round.
-                self.decide_after_failure(words::nobody_left());
+                self.decide_after_failure("no worker is left in the round".into());
             }
             return true;
         }
@@ -94,8 +93,8 @@ impl Supervisor {
                 return true;
             }
         }
-        let reason = self.round.regroup_reason.clone().unwrap_or_else(words::asked_to_leave);
-        self.round_left(reason);
+        let reason = self.round.regroup_reason.clone();
+        self.round_left(reason.unwrap_or_else(|| "the workers were asked to leave it".into()));
         if self.is_stopping() {
             self.save_and_end();
         } else {
@@ -195,7 +194,7 @@ impl Supervisor {
     /// The run ends as failed; workers that keep the state of training save it first.
     pub(super) fn give_up(&mut self, cause: &str, reason: GiveUpReason) {
         self.round_failed(cause.to_owned(), false);
-        self.giving_up = Some(words::given_up(cause, &reason.to_string()));
+        self.giving_up = Some(format!("{cause}\n({reason})"));
         self.save_before_failing();
     }
 
@@ -205,7 +204,7 @@ impl Supervisor {
         self.request_handled();
         let count = self.workers.savers().len();
         if count > 0 {
-            self.warn(words::survivors_save(count));
+            self.warn(format!("{count} surviving workers save the state of training before the run ends"));
             self.ask_to_stop();
         }
         self.save_and_end();

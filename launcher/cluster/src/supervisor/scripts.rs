@@ -5,10 +5,14 @@ use super::{
     machine::Supervisor,
     phase::Phase,
     settings::Contract,
-    words,
     worker_table::{WorkDone, Worker},
 };
 use enn_common::{id::WorkerId, wire::node_agent::NodeCommand};
+
+/// Returns how a sentence names a process.
+fn pid_words(pid: Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (pid {pid})"))
+}
 
 impl Supervisor {
     pub(super) fn runs_scripts(&self) -> bool {
@@ -26,10 +30,15 @@ impl Supervisor {
             return None;
         }
         if self.round.finished > 0 {
-            return Some(words::some_finished(self.round.finished));
+            let finished = self.round.finished;
+            return Some(format!(
+                "{finished} workers have finished already, so that the others cannot go on without them"
+            ));
         }
         let detached = self.detached_script()?;
-        Some(words::not_attached(detached.rank()?, detached.pid))
+        let rank = detached.rank()?;
+        let pid = pid_words(detached.pid);
+        Some(format!("rank {rank}{pid} has not attached, so that no worker can be replaced while the others live"))
     }
 
     /// Returns a script of the round that has not attached, though it has started and the others do not wait for it.
@@ -63,7 +72,8 @@ impl Supervisor {
             worker.has_to_connect = is_awaited;
         });
         if let Some(error) = error.filter(|_| !self.phase.is_last()) {
-            self.warn(words::detached(rank, pid, &error));
+            let who = rank.map_or_else(|| "a spare".to_owned(), |rank| format!("rank {rank}"));
+            self.warn(format!("{who}{} is not attached any more: {error}", pid_words(pid)));
         }
     }
 

@@ -8,7 +8,6 @@ use super::{
     phase::Phase,
     round::HangInquiry,
     seating::NodeIndex,
-    words,
     worker_table::{Overdue, Worker, WorkerPlace},
 };
 use enn_common::{
@@ -24,18 +23,23 @@ use std::{collections::BTreeSet, path::PathBuf};
 /// A hang is looked for this often within its limit at most.
 const HANG_CHECKS: u32 = 16;
 
+fn checkpoints_not_found() -> String {
+    format!("no answer within {} s; does the disk hang?", FIND_WAIT_MAX.as_secs())
+}
+
 impl Supervisor {
     /// Does what is due.
     pub(super) fn time_up(&mut self) {
         self.lose_silent_nodes();
         if self.stop_by.is_some_and(|at| at <= self.now) && !self.phase.is_last() {
-            self.warn(words::not_ended_in_time(self.settings.grace));
+            let grace = self.settings.grace.as_secs_f64();
+            self.warn(format!("workers did not end within {grace:.1} s and were killed"));
             self.note_unsaved();
             self.kill_all();
         }
         if self.finding.is_some_and(|until| until <= self.now) {
             self.finding = None;
-            self.abdicate(&words::checkpoints_not_found(FIND_WAIT_MAX));
+            self.abdicate(&checkpoints_not_found());
         }
         if self.phase.is_under_way() {
             self.look_for_stragglers();
@@ -77,8 +81,8 @@ impl Supervisor {
                 self.give_up_dismissed();
                 self.phase = Phase::Seating { check, kept };
             }
-            Phase::Loading { .. } => self.checkpoints_unusable(words::checkpoints_not_found(FIND_WAIT_MAX), false),
-            Phase::Regrouping { .. } => self.leave(words::not_left_together()),
+            Phase::Loading { .. } => self.checkpoints_unusable(checkpoints_not_found(), false),
+            Phase::Regrouping { .. } => self.leave("the workers did not leave it together".into()),
             Phase::Halting { killed: false, .. } => self.kill_those_who_stay(),
             Phase::Halting { killed: true, .. } => {
                 let late: Vec<WorkerId> = self.workers.not_standing().map(|worker| worker.id).collect();
@@ -102,9 +106,10 @@ impl Supervisor {
                 self.phase = Phase::Closing { workers_until: self.now + KILLED_WAIT_MAX, commits_until };
             }
             Phase::Closing { .. } => {
-                let wait = self.commit_wait();
-                let dir = &self.settings.run_dir;
-                self.record.lost_state.get_or_insert_with(|| words::commit_not_answered(dir, wait));
+                let wait = self.commit_wait().as_secs_f64();
+                let dir = self.settings.run_dir.display();
+                let lost = || format!("the disk of {dir} did not take it within {wait:.0} s; does it hang?");
+                self.record.lost_state.get_or_insert_with(lost);
                 self.finish();
             }
             Phase::Starting | Phase::Running | Phase::Saving { .. } | Phase::Paused { .. } | Phase::Over => {}
@@ -118,7 +123,8 @@ impl Supervisor {
             let rank = worker.rank();
             let is_seated = matches!(worker.place, WorkerPlace::Seat(_));
             if overdue == Overdue::DoesNotEnd {
-                self.warn(words::finished_but_alive(rank));
+                let name = rank.map_or_else(|| "a spare".to_owned(), |rank| format!("rank {rank}"));
+                self.warn(format!("{name} finished but did not end; it was killed"));
                 self.workers.edit(id, |worker| worker.forgiven = true);
                 self.kill(&[id]);
                 continue;
@@ -257,7 +263,11 @@ impl Supervisor {
         self.journal(EventKind::HangDetected { round: self.round.number, seconds, stacks });
         let what = phase.words();
         let alone = !ready && !matches!(phase, WorkerPhase::Collective | WorkerPhase::Rendezvous);
-        let error = if alone { words::newcomer_hangs(idle, what) } else { words::no_progress(idle, what, step) };
+        let error = if alone {
+            format!("made no progress for {seconds:.0} s while {what}, before it was ready")
+        } else {
+            format!("made no progress for {seconds:.0} s, nor did the others, while {what} (step {step})")
+        };
         self.workers.edit(worker, |worker| _ = worker.error.get_or_insert(error));
         // It would not hear a SIGTERM.
         self.kill(&[worker]);
@@ -270,17 +280,19 @@ impl Supervisor {
         if let Phase::Saving { .. } = self.phase
             && let Some(rank) = self.workers.not_standing().find_map(Worker::rank)
         {
-            self.record.lost_state = Some(words::not_saved_in_time(rank, self.settings.grace));
+            let grace = self.settings.grace.as_secs_f64();
+            self.record.lost_state = Some(format!("rank {rank} kept it and did not save it within {grace:.0} s"));
         }
     }
 
     /// Kills the workers that did not leave the round in time.
     fn kill_those_who_stay(&mut self) {
         let late: Vec<WorkerId> = self.workers.not_standing().map(|worker| worker.id).collect();
+        let limit = HALT_WAIT_MAX.as_secs();
         for id in &late {
             self.workers.edit(*id, |worker| {
                 worker.forgiven |= worker.done.is_some();
-                worker.error.get_or_insert_with(|| words::not_left_in_time(HALT_WAIT_MAX));
+                worker.error.get_or_insert_with(|| format!("did not leave the round within {limit} s of its end"));
             });
         }
         self.kill(&late);

@@ -7,7 +7,6 @@ use super::{
     machine::Supervisor,
     phase::Phase,
     seating::NodeIndex,
-    words,
     worker_table::{Worker, WorkerPlace},
 };
 use enn_common::{
@@ -59,7 +58,7 @@ impl Supervisor {
             Some(rank) => self.failed(id, &worker.evidence(rank, WorkerEvidence::default())),
             None => {
                 self.spare_lost(&error);
-                self.warn(words::no_spare(&error));
+                self.warn(format!("no spare: {error}"));
             }
         }
     }
@@ -76,7 +75,7 @@ impl Supervisor {
     pub(super) fn connection_refused(&mut self, reason: &str) {
         // Late connections of a round that is being ended say nothing.
         if matches!(self.phase, Phase::Starting | Phase::Running) && !self.is_stopping() {
-            self.warn(words::refused(reason));
+            self.warn(format!("refused: {reason}"));
         }
     }
 
@@ -111,7 +110,7 @@ impl Supervisor {
         if let Some(rank) = rank.filter(|_| leaves) {
             // Before anything else: the others may wait for it in a collective.
             self.round.note_failure(id, self.now);
-            self.leave(words::rank_ended(rank));
+            self.leave(format!("rank {rank} ended"));
         }
         // The end of a process whose start is not in the journal is not, either.
         if let (Some((round, rank)), Some(pid)) = (seat, pid) {
@@ -177,7 +176,11 @@ impl Supervisor {
             return;
         };
         let host = self.host(worker.slot.node);
-        self.warn(words::survives_kill(pid, &host));
+        let place = if host.is_empty() { String::new() } else { format!(" on {host}") };
+        self.warn(format!(
+            "process {pid}{place} does not end after SIGKILL (is it frozen, or does its disk hang?); the run goes on without it \
+             and its device"
+        ));
         self.workers.edit(id, |worker| worker.unkillable = true);
         let Some(rank) = worker.rank().filter(|_| !self.runs_programs()) else { return };
         self.round.reached = self.round.reached.max(worker.page.step);
@@ -212,7 +215,7 @@ impl Supervisor {
             return self.leave(reason.lines().next().unwrap_or_default().to_owned());
         }
         if let Some(obstacle) = self.obstacle().filter(|_| self.reforms()) {
-            self.warn(words::all_restart(&obstacle));
+            self.warn(format!("all workers restart: {obstacle}"));
         }
         self.phase = Phase::Stopping { until: self.now + KILLED_WAIT_MAX, killed: false };
         let all: Vec<WorkerId> = self.workers.living().map(|worker| worker.id).collect();

@@ -8,7 +8,6 @@ use super::{
     phase::Phase,
     round::DamagedCheckpoint,
     settings::RunJob,
-    words,
     worker_table::{WorkDone, WorkerPlace},
 };
 use enn_common::{
@@ -152,8 +151,10 @@ impl Supervisor {
             worker.warnings = worker.warnings.saturating_add(1);
             worker.warnings
         });
-        if let Some(message) = count.and_then(|count| words::warning(rank, message, count, WARNINGS_MAX)) {
-            self.warn(message);
+        match count {
+            Some(count) if count < WARNINGS_MAX => self.warn(format!("rank {rank}: {message}")),
+            Some(WARNINGS_MAX) => self.warn(format!("rank {rank}: {message} (its further warnings are left out)")),
+            Some(_) | None => {}
         }
     }
 
@@ -184,8 +185,8 @@ impl Supervisor {
         if by_itself && !self.is_stopping() && self.round.cause.is_none() {
             // It saw what the supervisor does not see, a collective that broke for instance.
             self.round.note_failure(id, self.now);
-            self.round.cause = Some(words::rank_left_by_itself(rank, step));
-            self.leave(words::rank_left(rank));
+            self.round.cause = Some(format!("rank {rank} left the round by itself, after {step} steps"));
+            self.leave(format!("rank {rank} left it"));
         }
     }
 
@@ -199,7 +200,7 @@ impl Supervisor {
         let round = self.round.number;
         let split = self.micro_batches.split();
         self.journal(EventKind::MicroBatchesSplit { round, split, rank, error });
-        let reason = words::out_of_memory(rank, split);
+        let reason = format!("rank {rank} ran out of memory; micro-batches are cut into {split}");
         self.round.regroup_reason = Some(reason.clone());
         self.leave(reason);
     }
