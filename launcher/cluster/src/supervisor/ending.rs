@@ -10,7 +10,6 @@ use super::{
 };
 use enn_common::{
     event::EventKind,
-    id::WorkerId,
     wire::node_agent::{NodeCommand, RunEnding, RunSnapshot, StopSignal, WorkerFlag},
 };
 
@@ -24,7 +23,7 @@ impl Supervisor {
         }
         if let Phase::Closing { commits_until, .. } = &mut self.phase {
             // A user does not wait for a disk that hangs.
-            let until = if second { self.now } else { self.now + self.settings.grace };
+            let until = if second { self.now } else { self.now + self.settings.run.grace };
             *commits_until = until.min(*commits_until);
         }
         if second {
@@ -36,7 +35,7 @@ impl Supervisor {
 
     /// The workers of the round are to save and end, and spares to end.
     pub(super) fn ask_to_stop(&mut self) {
-        self.stop_by.get_or_insert(self.now + self.settings.grace);
+        self.stop_by.get_or_insert(self.now + self.settings.run.grace);
         if let Phase::Regrouping { .. } = self.phase {
             // Workers that left already are given seats again when the others have left, too.
             self.flag_seated(WorkerFlag::Regroup, false);
@@ -72,7 +71,7 @@ impl Supervisor {
 
     /// Kills all workers: the run ends.
     pub(super) fn kill_all(&mut self) {
-        self.kill_living();
+        self.kill(self.workers.living());
         if !self.phase.is_ending() {
             self.killed = true;
             self.phase = Phase::Stopping { until: self.now + KILLED_WAIT_MAX, killed: true };
@@ -133,8 +132,7 @@ impl Supervisor {
         };
         self.verdict.get_or_insert(end);
         // Also those who stand without a state that is worth saving.
-        let left: Vec<WorkerId> = self.workers.living().map(|worker| worker.id).collect();
-        self.dismiss(&left);
+        self.dismiss(self.workers.living());
         self.phase = self.closing();
     }
 
@@ -191,8 +189,7 @@ impl Supervisor {
         self.forget_others();
         self.out.push(Effect::HandOff(Box::new(snapshot)));
         self.verdict.get_or_insert(RunEnd::HandedOff);
-        let left: Vec<WorkerId> = self.workers.living().map(|worker| worker.id).collect();
-        self.dismiss(&left);
+        self.dismiss(self.workers.living());
         self.phase = Phase::HandingOff { until: self.now + HAND_OFF_WAIT_MAX, handed_off: false };
         true
     }
@@ -232,8 +229,7 @@ impl Supervisor {
     fn close_control(&mut self) {
         if !self.control_closed {
             self.control_closed = true;
-            let answers = self.requests.close();
-            self.send_answers(answers);
+            self.out.extend(self.requests.close());
             self.out.push(Effect::CloseControl);
         }
     }

@@ -103,13 +103,8 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn lock_not_taken(&mut self) {
-        let limit = TAKE_OVER_WAIT_MAX.as_secs();
-        self.abdicate(&format!("its directory was not to be had within {limit} s"));
-    }
-
     pub(super) fn membership_formed(&mut self, epoch: Epoch, members: &[NodeId]) {
-        self.group_formed(members);
+        self.programs.members = members.to_vec();
         let gone = self.nodes.formed(epoch, members, self.now);
         for node in gone {
             let host = self.nodes.index(node).map_or_else(String::new, |index| self.host(index));
@@ -225,12 +220,12 @@ impl Supervisor {
     }
 
     fn run_facts(&self) -> RunFacts {
-        let (config, staged) = match &self.settings.job {
+        let (config, staged) = match &self.settings.run.job {
             RunJob::Train { staged, config, .. } => (config.clone(), staged.clone()),
             RunJob::Predict { staged, .. } => (String::new(), staged.clone()),
             RunJob::Init { .. } | RunJob::Program => (String::new(), PathBuf::new()),
         };
-        RunFacts { run_dir: self.settings.run_dir.clone(), config, staged }
+        RunFacts { run_dir: self.settings.run.run_dir.clone(), config, staged }
     }
 
     /// Takes the workers of a node back that was out of reach, if nothing has followed from its loss yet. Where all are back, nothing failed.

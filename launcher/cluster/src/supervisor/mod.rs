@@ -64,5 +64,6 @@ mod worker_messages;
 mod worker_table;
 
 pub use complete_checkpoint::CompleteCheckpoint;
+pub use group_budget::GroupLimits;
 pub use input::MembershipEnd;
 pub use machine::Supervisor;

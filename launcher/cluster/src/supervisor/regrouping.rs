@@ -28,7 +28,7 @@ impl Supervisor {
         }
         self.round.regroup_flag = true;
         self.flag_seated(WorkerFlag::Regroup, true);
-        self.phase = Phase::Regrouping { until: self.now + self.settings.regroup_wait };
+        self.phase = Phase::Regrouping { until: self.now + self.settings.run.regroup_wait };
         true
     }
 
@@ -88,7 +88,7 @@ impl Supervisor {
     pub(super) fn next_look(&self) -> Option<Time> {
         let quiet = self.phase == Phase::Running && self.reforms() && !self.is_stopping();
         let watched = quiet && self.workers.count_seated() > 1 && self.workers.all_ready();
-        watched.then(|| self.stragglers.next(self.settings.straggler_window, self.now))
+        watched.then(|| self.stragglers.next(self.settings.run.straggler_window, self.now))
     }
 
     /// Looks at the pages, when it is time.
@@ -96,13 +96,13 @@ impl Supervisor {
         if self.next_look().is_none_or(|at| at > self.now) {
             return;
         }
-        let look = |worker: &Worker| PageLook { worker: worker.id, step: worker.page.step, waited: worker.page.waited };
+        let look = |worker: &Worker| (worker.id, PageLook { step: worker.page.step, waited: worker.page.waited });
         let looks = self.workers.seated().map(look).collect();
         let Some(found) = self.stragglers.look(looks, self.now) else { return };
         let Some(worker) = self.workers.get(found.worker) else { return };
         let rank = worker.rank().unwrap_or(Rank(0));
         let pid = worker.pid.unwrap_or(0);
-        let evicted = self.settings.evict_stragglers && self.workers.count_warm() > 0;
+        let evicted = self.settings.run.evict_stragglers && self.workers.count_warm() > 0;
         if found.is_new || evicted {
             let round = self.round.number;
             let slower_by = found.slower_by;
@@ -130,7 +130,7 @@ impl Supervisor {
         let missing = (self.world as usize).saturating_sub(self.workers.count_seated());
         let nodes = self.nodes.len() - self.nodes.leaving().len();
         let standing = self.workers.count_warm() + self.workers.count_warming();
-        (self.settings.spares as usize * nodes + missing).saturating_sub(standing)
+        (self.settings.run.spares as usize * nodes + missing).saturating_sub(standing)
     }
 
     /// Starts the spares that are due.

@@ -1,16 +1,16 @@
 //! Requests of users: what is accepted, and what is refused why.
 
 use super::{
-    effect::{Effect, RequestId},
+    effect::RequestId,
     machine::Supervisor,
     phase::Phase,
-    requests::{AcceptedRequest, HOLD_MAX, HeldRequest, LEADS_NO_MORE, REPLICATION_WAIT_MAX, RequestAnswer},
+    requests::{AcceptedRequest, HOLD_MAX, HeldRequest, LEADS_NO_MORE, REPLICATION_WAIT_MAX, refusal},
     seating::NodeIndex,
 };
 use enn_common::{
     event::EventKind,
     wire::{
-        command::{Answer, Request},
+        command::Request,
         node_agent::{NodeCommand, StopSignal},
     },
 };
@@ -20,32 +20,26 @@ impl Supervisor {
     /// A user asks for something.
     pub(super) fn hold_request(&mut self, id: RequestId, request: Request) {
         if self.phase == Phase::Over || self.control_closed {
-            let reason = LEADS_NO_MORE.to_owned();
-            return self.out.push(Effect::Answer { id, answer: Answer::Refused { reason } });
+            return self.out.push(refusal(id, LEADS_NO_MORE));
         }
-        self.requests.hold(HeldRequest { id, request, until: self.now + HOLD_MAX });
+        self.requests.held.push(HeldRequest { id, request, until: self.now + HOLD_MAX });
     }
 
     /// Handles the requests for which it is time, and answers.
     pub(super) fn serve_requests(&mut self) {
-        for held in self.requests.take_held() {
+        for held in std::mem::take(&mut self.requests.held) {
             // A node that is not here yet may know of other requests. A stop comes after all of them.
             let is_early = self.successor && !self.nodes.is_settled() && held.request != (Request::Stop {});
             if !is_early {
                 self.serve_request(held.id, held.request);
             } else if self.now < held.until {
-                self.requests.hold(held);
+                self.requests.held.push(held);
             } else {
-                let reason = "this node has just taken over and waits for the others; ask again".to_owned();
-                self.out.push(Effect::Answer { id: held.id, answer: Answer::Refused { reason } });
+                let reason = "this node has just taken over and waits for the others; ask again";
+                self.out.push(refusal(held.id, reason));
             }
         }
-        let answers = self.requests.answers(self.now);
-        self.send_answers(answers);
-    }
-
-    pub(super) fn send_answers(&mut self, answers: Vec<RequestAnswer>) {
-        self.out.extend(answers.into_iter().map(|RequestAnswer { id, answer }| Effect::Answer { id, answer }));
+        self.out.extend(self.requests.answers(self.now));
     }
 
     fn serve_request(&mut self, id: RequestId, request: Request) {
@@ -55,9 +49,9 @@ impl Supervisor {
                 // Also what was asked for before by another user is promised now.
                 let unheard = if self.has_begun() { self.nodes.unaware(requests) } else { BTreeSet::new() };
                 let until = self.now + REPLICATION_WAIT_MAX;
-                self.requests.accept(id, AcceptedRequest { says, requests, unheard, until });
+                self.requests.accepted.insert(id, AcceptedRequest { says, requests, unheard, until });
             }
-            Err(reason) => self.out.push(Effect::Answer { id, answer: Answer::Refused { reason } }),
+            Err(reason) => self.out.push(refusal(id, reason)),
         }
     }
 
@@ -103,7 +97,7 @@ impl Supervisor {
 
     fn stop_for(&mut self, signal: StopSignal, asked_by: &str) -> String {
         self.signalled(signal, asked_by, false);
-        format!("the workers finish the step, save and end; they have {:.0} s", self.settings.grace.as_secs_f64())
+        format!("the workers finish the step, save and end; they have {:.0} s", self.settings.run.grace.as_secs_f64())
     }
 
     fn resize(&mut self, workers: u32) -> Result<String, String> {

@@ -1,7 +1,7 @@
 //! The end of a round: what it was, and what follows.
 
 use super::{
-    budget::{FailedRound, FailureDecision, GiveUpReason, RestartLimits},
+    budget::{FailedRound, FailureDecision, GiveUpReason},
     effect::Effect,
     input::Time,
     limits::{COMMIT_WAIT_MAX, FIND_WAIT_MAX},
@@ -10,7 +10,7 @@ use super::{
     seating::NodeIndex,
     worker_table::Worker,
 };
-use enn_common::{event::EventKind, id::WorkerId};
+use enn_common::event::EventKind;
 
 impl Supervisor {
     /// A round is under way.
@@ -172,9 +172,9 @@ impl Supervisor {
             progress: furthest > self.round.base,
             survivors: self.round.survivors,
         };
-        let policy = self.settings.on_failure;
+        let policy = self.settings.run.on_failure;
         self.budget = self.budget.with(failed, policy);
-        self.budget.decide(RestartLimits { max_restarts: self.settings.max_restarts, policy }, self.is_stopping())
+        self.budget.decide(policy, self.settings.run.max_restarts, self.is_stopping())
     }
 
     fn round_left(&mut self, reason: String) {
@@ -187,7 +187,7 @@ impl Supervisor {
             // A paused round was left before.
             return self.warn(cause);
         }
-        let restarts_left = self.settings.max_restarts.saturating_sub(self.budget.failures);
+        let restarts_left = self.settings.run.max_restarts.saturating_sub(self.budget.failures);
         self.journal(EventKind::RoundFailed { round: self.round.number, cause, restarting, restarts_left });
     }
 
@@ -280,8 +280,7 @@ impl Supervisor {
         let stays = |worker: &Worker| !leaving.contains(&worker.slot.node);
         if self.workers.whole_step(stays) == self.workers.whole_step(|_| true) {
             let to_leave = self.workers.seated().filter(|worker| worker.stands() && !stays(worker));
-            let ids: Vec<WorkerId> = to_leave.map(|worker| worker.id).collect();
-            self.unseat(&ids);
+            self.unseat(to_leave.map(|worker| worker.id).collect());
         }
     }
 

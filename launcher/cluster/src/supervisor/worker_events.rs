@@ -7,7 +7,7 @@ use super::{
     machine::Supervisor,
     phase::Phase,
     seating::NodeIndex,
-    worker_table::{Worker, WorkerPlace},
+    worker_table::{WorkDone, Worker, WorkerPlace},
 };
 use enn_common::{
     event::EventKind,
@@ -98,7 +98,8 @@ impl Supervisor {
         let WorkerExit { code, signal, late, .. } = exit;
         self.workers.edit(id, |worker| worker.exit = Some(exit));
         if self.runs_scripts() && code == Some(0) {
-            self.script_done(id);
+            let done = WorkDone { at: self.now, stopped: self.is_stopping() };
+            self.workers.edit(id, |worker| _ = worker.done.get_or_insert(done));
         }
         let Some(worker) = self.workers.get(id) else { return };
         let forgiven = worker.forgiven || code == Some(0);
@@ -218,8 +219,7 @@ impl Supervisor {
             self.warn(format!("all workers restart: {obstacle}"));
         }
         self.phase = Phase::Stopping { until: self.now + KILLED_WAIT_MAX, killed: false };
-        let all: Vec<WorkerId> = self.workers.living().map(|worker| worker.id).collect();
-        self.send_workers(all, |workers| NodeCommand::Stop { workers, kill_after: END_GRACE });
+        self.send_workers(self.workers.living(), |workers| NodeCommand::Stop { workers, kill_after: END_GRACE });
         // A worker ends itself at once when its connection closes, however deep it waits in a collective.
         self.send_all(&NodeCommand::DisconnectAll);
     }
@@ -259,7 +259,7 @@ impl Supervisor {
             self.out.push(Effect::DigestProgram);
         }
         self.record_kernels(false);
-        let quarantined = self.kernels.quarantined();
+        let quarantined = self.kernels.book.quarantined();
         self.broadcast(ToWorker::Kernels(Box::new(quarantined)));
     }
 
@@ -286,44 +286,36 @@ impl Supervisor {
 
     /// Makes a worker end that has something to say, or may have.
     pub(super) fn send_away(&mut self, id: WorkerId) {
-        self.end_workers(&[id], |workers| NodeCommand::Stop { workers, kill_after: END_GRACE });
+        self.end_worker(id, |workers| NodeCommand::Stop { workers, kill_after: END_GRACE });
     }
 
     /// Makes workers end of which nothing is needed any more.
-    pub(super) fn dismiss(&mut self, ids: &[WorkerId]) {
-        for id in ids {
-            let worker = *id;
-            self.end_workers(&[worker], |_| NodeCommand::Dismiss { worker, kill_after: END_GRACE });
+    pub(super) fn dismiss(&mut self, ids: Vec<WorkerId>) {
+        for worker in ids {
+            self.end_worker(worker, |_| NodeCommand::Dismiss { worker, kill_after: END_GRACE });
         }
     }
 
-    /// Kills workers.
-    pub(super) fn kill(&mut self, ids: &[WorkerId]) {
-        let living = ids.iter().copied().filter(|id| self.workers.get(*id).is_some_and(Worker::lives));
-        let living: Vec<WorkerId> = living.collect();
-        self.send_workers(living, |workers| NodeCommand::Stop { workers, kill_after: Duration::ZERO });
+    pub(super) fn kill(&mut self, mut ids: Vec<WorkerId>) {
+        ids.retain(|id| self.workers.get(*id).is_some_and(Worker::lives));
+        self.send_workers(ids, |workers| NodeCommand::Stop { workers, kill_after: Duration::ZERO });
     }
 
-    fn end_workers(&mut self, ids: &[WorkerId], command: impl Fn(Vec<WorkerId>) -> NodeCommand) {
-        for id in ids {
-            let may_end = self.workers.get(*id).is_some_and(|worker| worker.lives() && !worker.ending);
-            if may_end {
-                self.workers.edit(*id, |worker| worker.ending = true);
-                self.send_workers([*id], &command);
-            }
+    fn end_worker(&mut self, id: WorkerId, command: impl Fn(Vec<WorkerId>) -> NodeCommand) {
+        if self.workers.get(id).is_some_and(|worker| worker.lives() && !worker.ending) {
+            self.workers.edit(id, |worker| worker.ending = true);
+            self.send_workers([id], command);
         }
     }
 
     /// Sets or clears a flag on the pages of all workers with a seat.
     pub(super) fn flag_seated(&mut self, flag: WorkerFlag, on: bool) {
-        let seated = self.workers.seated_ids();
-        self.send_workers(seated, |workers| NodeCommand::SetFlag { workers, flag, on });
+        self.send_workers(self.workers.seated_ids(), |workers| NodeCommand::SetFlag { workers, flag, on });
     }
 
     /// Ends processes without a seat on these nodes; `None`: on all.
     pub(super) fn dismiss_spares(&mut self, node: Option<NodeIndex>) {
         let here = |worker: &&Worker| node.is_none_or(|node| worker.slot.node == node);
-        let spares: Vec<WorkerId> = self.workers.spares().filter(here).map(|worker| worker.id).collect();
-        self.dismiss(&spares);
+        self.dismiss(self.workers.spares().filter(here).map(|worker| worker.id).collect());
     }
 }
