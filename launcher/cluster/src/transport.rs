@@ -1,9 +1,10 @@
-//! Messages between the supervisor and the node agents of other nodes, as the membership service carries them. The leader's own node
-//! agent is in the same thread: its messages are inputs in a queue, and nobody can tell the difference.
+//! Messages between the supervisor and the node agents of other nodes, as the membership service carries them. The
+//! leader's own node agent is in the same thread: its messages are inputs in a queue, and nobody can tell the
+//! difference.
 //!
-//! A message is a frame with the epoch in which it was sent and what it says.
+//! A message is a frame with the epoch in which it was sent, and its content.
 
-use crate::rendezvous::{NodeId, Rendezvous, RoundPlan};
+use crate::rendezvous::{NodeId, Rendezvous, RendezvousInfo};
 use enn_common::wire::{
     frame::{self, FrameBuffer},
     node_agent::Epoch,
@@ -11,8 +12,8 @@ use enn_common::wire::{
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Returns the epoch of a round of the membership service; no membership has the number 0.
-pub(crate) fn epoch_of(plan: &RoundPlan) -> Epoch {
-    Epoch { number: plan.round.saturating_add(1), leader: plan.host }
+pub(crate) fn epoch_of(plan: &RendezvousInfo) -> Epoch {
+    Epoch { number: plan.round.saturating_add(1), leader: plan.leader }
 }
 
 /// Returns the round of the membership service that has this epoch.
@@ -20,11 +21,11 @@ pub(crate) fn round_of(epoch: Epoch) -> u64 {
     epoch.number.saturating_sub(1)
 }
 
-/// Sends a command to another node, or an event to the leader, which is on another node: `to` is `None` then. A message that cannot arrive
-/// is a node lost, which the membership tells.
+/// Sends a command to another node, or an event to the leader, which is on another node: `to` is `None` then. If it
+/// cannot arrive, the node is lost, and the membership notifies.
 pub(crate) fn send<T: Serialize>(rendezvous: &Rendezvous, to: Option<NodeId>, epoch: Epoch, message: &T) {
     match encode(epoch, message) {
-        Ok(bytes) => rendezvous.post(to, bytes),
+        Ok(bytes) => rendezvous.send_message(to, bytes),
         Err(error) => tracing::error!(%error, "a message to another node has no encoding"),
     }
 }

@@ -35,7 +35,7 @@ pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Resul
     }
 }
 
-/// Meets the other nodes; leads them if this node hosts the rendezvous or takes over later.
+/// Meets the other nodes; leads them from the beginning or after taking over.
 fn meet(config: &RunConfig, facts: &Facts, options: &TrainOptions, settings: &Settings) -> Result<TrainedRun, Error> {
     let guard = supervise::guard()?;
     let rendezvous = Rc::new(Rendezvous::start(settings.clone())?);

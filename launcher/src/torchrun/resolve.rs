@@ -287,7 +287,7 @@ pub fn rendezvous(
         run_id: choice.run_id,
         nodes_min,
         nodes_max,
-        place: choice.place,
+        location: choice.location,
         node_rank: choice.node_rank,
         local_world,
         role: flags.program.role.clone().unwrap_or_else(|| "default".to_owned()),

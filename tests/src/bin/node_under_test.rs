@@ -10,7 +10,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test program reports on its standard streams")]
 
 use enn_cluster::{
-    rendezvous::{Place, Rendezvous, Settings},
+    rendezvous::{Rendezvous, Settings, StoreLocation},
     supervise::{
         self, AgentSpec, CheckpointFailure, Checkpoints, CommittedCheckpoint, CompleteCheckpoint, Contract,
         FollowerEnd, FoundCheckpoint, Membership, NodeCounts, NodeSpec, RunJob, RunSettings, WorkerSpec,
@@ -149,7 +149,7 @@ impl Node {
             run_id: "fakes".into(),
             nodes_min: min,
             nodes_max: max,
-            place: Place::Endpoint { host: "127.0.0.1".into(), port, is_host: Some(self.leads()) },
+            location: StoreLocation::Endpoint { host: "127.0.0.1".into(), port, is_host: Some(self.leads()) },
             node_rank: None,
             local_world: self.workers(),
             uneven: true,

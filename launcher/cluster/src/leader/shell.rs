@@ -293,7 +293,7 @@ impl<'a> LeaderShell<'a> {
             let _own = self.send(*node, command);
         }
         self.close_control();
-        self.membership(Rendezvous::bequeath);
+        self.membership(Rendezvous::hand_off);
         self.pending.push(Input::HandedOff);
     }
 

@@ -1,6 +1,6 @@
 //! Effects that the node state asks for. They are carried out in order.
 
-use crate::rendezvous::{NodeId, RoundPlan, RunEnd};
+use crate::rendezvous::{NodeId, RendezvousInfo, RunEnd};
 use enn_common::{
     event::EventKind,
     id::WorkerId,
@@ -24,7 +24,7 @@ pub enum EndSignal {
 /// A round of programs on this node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProgramRound {
-    pub plan: RoundPlan,
+    pub plan: RendezvousInfo,
     pub restarts: u32,
     /// Workers of this node, by local rank.
     pub workers: Vec<WorkerId>,

@@ -17,7 +17,7 @@ use super::{
     worker_records::WorkerRecords,
 };
 use crate::{
-    rendezvous::{Member, RoundEnd, RoundPlan, RunEnd},
+    rendezvous::{Member, RendezvousInfo, RoundEnd, RunEnd},
     transport,
 };
 use enn_common::{
@@ -74,7 +74,7 @@ pub(super) struct ProgramGroup {
     settings: ProgramSettings,
     host: String,
     /// Round of the membership that has not begun on this node.
-    planned: Option<RoundPlan>,
+    planned: Option<RendezvousInfo>,
     /// Round that waits for the fork server.
     loading: Option<Box<ProgramRound>>,
     is_fork_server_ready: bool,
@@ -135,7 +135,7 @@ impl ProgramGroup {
     }
 
     /// The nodes agreed on a round.
-    pub(super) fn plan(&mut self, plan: RoundPlan) {
+    pub(super) fn plan(&mut self, plan: RendezvousInfo) {
         self.planned = Some(plan);
     }
 
@@ -255,7 +255,7 @@ impl ProgramGroup {
             RunEnd::Failed { end, reason } => {
                 return self.close_round(ClosedRound { end, last: Some(reason) }, records, list);
             }
-            RunEnd::HostLost { reason } | RunEnd::TimedOut { reason } | RunEnd::Refused { reason } => {
+            RunEnd::LeaderLost { reason } | RunEnd::TimedOut { reason } | RunEnd::Refused { reason } => {
                 tell(list, EventKind::GaveUp { reason });
             }
             RunEnd::Stopped { by } if self.stopped_by.is_none() => {

@@ -16,7 +16,7 @@ use crate::{
         state::NodeState,
     },
     rendezvous::{
-        News, NodeId, RunEnd,
+        NodeId, Notification, RunEnd,
         simulated::{Action, LinkId, Membership, Packet},
     },
     supervisor::{MembershipEnd, input::Input},
@@ -69,7 +69,7 @@ pub(super) fn membership_end(end: RunEnd, elastic: bool) -> MembershipEnd {
         RunEnd::Failed { end, reason } => {
             MembershipEnd::Failed { reason: format!("{end} ({reason})"), fenced: elastic }
         }
-        RunEnd::HostLost { reason } => MembershipEnd::Failed { reason, fenced: elastic },
+        RunEnd::LeaderLost { reason } => MembershipEnd::Failed { reason, fenced: elastic },
         RunEnd::TimedOut { reason } | RunEnd::Refused { reason } => MembershipEnd::Failed { reason, fenced: false },
     }
 }
@@ -94,9 +94,9 @@ impl World {
         let membership = match (leads, self.endpoint) {
             (true, _) => {
                 self.endpoint = id;
-                Membership::host(own, terms, self.now)
+                Membership::lead(own, terms, self.now)
             }
-            (false, endpoint) => Membership::seek(own, terms, self.now, endpoint),
+            (false, endpoint) => Membership::discover(own, terms, self.now, endpoint),
         };
         let agent = Agent {
             id,
@@ -306,7 +306,7 @@ impl World {
         if agent.leader.is_some() {
             return self.feed_leader(id, Input::Node { node: NodeId(id), event });
         }
-        if let Some(link) = agent.membership.host_link() {
+        if let Some(link) = agent.membership.leader_link() {
             self.send(id, link, Packet::Event(event));
         }
     }
@@ -395,7 +395,7 @@ impl World {
     fn cut_from_leader(&mut self, id: u64, time: Duration) {
         let Some(agent) = self.agents.get_mut(&id) else { return };
         let machine = agent.machine;
-        let Some(link) = agent.membership.host_link() else { return };
+        let Some(link) = agent.membership.leader_link() else { return };
         let other = self.network.get_mut(link).map(|link| link.ends(id).1.machine);
         if let Some(other) = other {
             let until = self.now + time;
@@ -432,7 +432,7 @@ impl World {
                 self.check_store_cleared(nodes);
             }
             match action {
-                Action::Notify(news) => self.notified(id, news),
+                Action::Notify(notification) => self.notified(id, notification),
                 Action::Send(link, packet) => self.send(id, link, packet),
                 Action::Close(link) => self.close_link(id, link, Frame::Closed),
                 Action::Abandon(link) => self.abandon_link(id, link),
@@ -460,17 +460,18 @@ impl World {
         self.serve_membership(id);
     }
 
-    /// The membership has news for the node agent and the supervisor.
-    fn notified(&mut self, id: u64, news: News) {
+    /// The membership has a notification for the node agent and the supervisor.
+    fn notified(&mut self, id: u64, notification: Notification) {
         let elastic = self.plan.elastic();
-        let news = if self.plan.programs { self.notified_of_programs(id, news) } else { Some(news) };
-        let Some(news) = news else { return };
+        let notification =
+            if self.plan.programs { self.notified_of_programs(id, notification) } else { Some(notification) };
+        let Some(notification) = notification else { return };
         let Some(agent) = self.agents.get_mut(&id) else { return };
         let leads = agent.leader.is_some();
-        match news {
-            News::Waiting(reason) if leads => self.feed_leader(id, Input::Waiting { reason }),
-            News::Waiting(reason) => self.feed_node(id, NodeInput::Waiting { reason }),
-            News::Round(plan) => {
+        match notification {
+            Notification::Waiting(reason) if leads => self.feed_leader(id, Input::Waiting { reason }),
+            Notification::Waiting(reason) => self.feed_node(id, NodeInput::Waiting { reason }),
+            Notification::Round(plan) => {
                 let epoch = transport::epoch_of(&plan);
                 agent.epoch = Some(epoch);
                 agent.link_epoch.get_or_insert(epoch);
@@ -484,13 +485,13 @@ impl World {
                     self.feed_node(id, NodeInput::BecameLeader { epoch, members: plan.nodes });
                 }
             }
-            News::RoundEnded(_) => {
+            Notification::RoundEnded(_) => {
                 if leads {
                     self.feed_leader(id, Input::MembershipReopened);
                 }
                 self.feed_node(id, NodeInput::MembershipReopened);
             }
-            News::RunEnded(end) => {
+            Notification::RunEnded(end) => {
                 let end = membership_end(end, elastic);
                 self.membership_over(id);
                 if leads {
@@ -498,15 +499,17 @@ impl World {
                 }
                 self.feed_node(id, NodeInput::MembershipOver(end));
             }
-            News::NodeJoined { node, host, workers } => {
+            Notification::NodeJoined { node, host, workers } => {
                 self.feed_leader(id, Input::NodeJoined { node, host, workers });
             }
-            News::NodeLost { node, host, reason } => self.feed_leader(id, Input::NodeLost { node, host, reason }),
-            News::HostLost(reason) => {
+            Notification::NodeLost { node, host, reason } => {
+                self.feed_leader(id, Input::NodeLost { node, host, reason })
+            }
+            Notification::LeaderLost(reason) => {
                 agent.link_epoch = None;
                 self.feed_node(id, NodeInput::LeaderLost { reason });
             }
-            News::Letter { .. } | News::StoreClients(_) => {}
+            Notification::Message { .. } | Notification::StoreClients(_) => {}
         }
     }
 
@@ -519,7 +522,7 @@ impl World {
             // A leader that was given up may still be heard.
             Frame::Packet(packet) if !open => {
                 if let Packet::Command(epoch, command) = *packet
-                    && agent.membership.host_link().is_some()
+                    && agent.membership.leader_link().is_some()
                     && agent.link_epoch.is_some_and(|since| !epoch.is_of_leader(since))
                 {
                     self.feed_node(id, NodeInput::Command { epoch, command });
@@ -543,17 +546,17 @@ impl World {
         let Some(agent) = self.agents.get_mut(&id) else { return };
         match packet {
             Packet::Command(epoch, command) => {
-                if agent.membership.host_link() == Some(link) {
-                    agent.membership.heard(now);
-                    if let Some(leader) = self.network.get_mut(link).map(|link| link.host.agent) {
+                if agent.membership.leader_link() == Some(link) {
+                    agent.membership.received(now);
+                    if let Some(leader) = self.network.get_mut(link).map(|link| link.leader.agent) {
                         self.leader_felt(leader, epoch);
                     }
                     self.feed_node(id, NodeInput::Command { epoch, command });
                 }
             }
             Packet::Event(event) => {
-                if let Some(node) = agent.membership.guest_of(link) {
-                    agent.membership.heard_of(now, node);
+                if let Some(node) = agent.membership.follower_of(link) {
+                    agent.membership.received_from(now, node);
                     self.feed_leader(id, Input::Node { node, event });
                 }
             }
@@ -569,7 +572,7 @@ impl World {
         if node == NodeId(id) {
             return self.node_later(id, NodeInput::Command { epoch, command });
         }
-        let link = self.agents.get(&id).and_then(|agent| agent.membership.guest_link(node));
+        let link = self.agents.get(&id).and_then(|agent| agent.membership.follower_link(node));
         if let Some(link) = link {
             self.send(id, link, Packet::Command(epoch, command));
         }

@@ -468,7 +468,7 @@ impl World {
     pub(super) fn machine_wakes(&mut self, machine: Machine) {
         if let Some(id) = self.machines[machine.0].agent {
             self.observer.note_wake(id, self.now);
-            self.on_membership(id, |membership, now| membership.woke(now));
+            self.on_membership(id, |membership, now| membership.on_resume(now));
         }
     }
 
@@ -488,7 +488,7 @@ impl World {
 
     /// The network breaks the connection between a node and its leader, though both live.
     fn reset_link(&mut self, id: u64) {
-        let Some(link) = self.agents.get(&id).and_then(|agent| agent.membership.host_link()) else { return };
+        let Some(link) = self.agents.get(&id).and_then(|agent| agent.membership.leader_link()) else { return };
         let Some(other) = self.network.get_mut(link).map(|link| link.ends(id).1.agent) else { return };
         let now = self.now;
         self.at(now, Event::Arrive { agent: id, link, frame: Frame::Reset });

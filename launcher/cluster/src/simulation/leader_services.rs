@@ -30,7 +30,7 @@ const LOCK_WAIT_MAX: Duration = Duration::from_secs(15);
 /// Time between two attempts to get it.
 const LOCK_PERIOD: Duration = Duration::from_millis(250);
 /// Time that a leader whose run is over waits for the others.
-const FAREWELL: Duration = Duration::from_secs(2);
+const END_WAIT: Duration = Duration::from_secs(2);
 /// Time in which a successor is found after the lead was handed off.
 const HAND_OFF: Duration = Duration::from_millis(500);
 
@@ -289,7 +289,7 @@ impl World {
         let now = self.now;
         let Some(agent) = self.agents.get(&id) else { return };
         let epoch = agent.leader.as_ref().map(|leader| leader.epoch).unwrap_or_default();
-        for node in agent.membership.guests() {
+        for node in agent.membership.followers() {
             self.send_command(id, node, epoch, NodeCommand::ReplicateSnapshot(Box::new(snapshot.clone())));
         }
         self.on_membership(id, |membership, now| membership.hand_off(now));
@@ -306,7 +306,7 @@ impl World {
             self.disk.lock = None;
         }
         if !self.plan.programs {
-            self.at(now + FAREWELL, Event::AgentExits(id));
+            self.at(now + END_WAIT, Event::AgentExits(id));
         }
     }
 

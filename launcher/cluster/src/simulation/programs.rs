@@ -10,7 +10,7 @@ use crate::{
         effect::{NodeEffect, ProgramRound},
         input::NodeInput,
     },
-    rendezvous::{News, NodeId, simulated::Action},
+    rendezvous::{NodeId, Notification, simulated::Action},
     supervisor::input::Input,
     transport,
 };
@@ -144,29 +144,29 @@ impl World {
     }
 
     /// News of the membership of a run of programs, as inputs of the node and of the supervisor.
-    pub(super) fn notified_of_programs(&mut self, id: u64, news: News) -> Option<News> {
+    pub(super) fn notified_of_programs(&mut self, id: u64, notification: Notification) -> Option<Notification> {
         let elastic = self.plan.elastic();
         let leads = self.agents.get(&id).is_some_and(|agent| agent.leader.is_some());
-        match news {
-            News::Waiting(reason) => self.feed_node(id, NodeInput::Waiting { reason }),
-            News::RoundEnded(end) => {
+        match notification {
+            Notification::Waiting(reason) => self.feed_node(id, NodeInput::Waiting { reason }),
+            Notification::RoundEnded(end) => {
                 if leads {
                     self.feed_leader(id, Input::MembershipReopened);
                 }
                 self.feed_node(id, NodeInput::RoundEnded(end));
             }
-            News::RunEnded(end) => {
+            Notification::RunEnded(end) => {
                 self.membership_over(id);
                 if leads {
                     self.feed_leader(id, Input::MembershipOver(membership_end(end.clone(), elastic)));
                 }
                 self.feed_node(id, NodeInput::GroupOver(end));
             }
-            News::Round(plan) => {
+            Notification::Round(plan) => {
                 self.feed_node(id, NodeInput::RoundPlanned(Box::new(plan.clone())));
-                return Some(News::Round(plan));
+                return Some(Notification::Round(plan));
             }
-            news => return Some(news),
+            notification => return Some(notification),
         }
         None
     }
@@ -258,7 +258,7 @@ impl World {
 /// Actions of the membership that a world of programs looks at.
 pub(super) fn begun(action: &Action) -> Option<&[NodeId]> {
     match action {
-        Action::Notify(News::Round(plan)) if !plan.nodes.is_empty() => Some(&plan.nodes),
+        Action::Notify(Notification::Round(plan)) if !plan.nodes.is_empty() => Some(&plan.nodes),
         _ => None,
     }
 }

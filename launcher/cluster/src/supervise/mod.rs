@@ -83,7 +83,7 @@ pub fn run(
     led(owner.run()?)
 }
 
-/// Does the same over all nodes that meet in the membership service, which this node hosts.
+/// Does the same over all nodes that meet in the membership service, which this node leads.
 ///
 /// # Errors
 /// Those of [`run`].

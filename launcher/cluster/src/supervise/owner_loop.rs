@@ -50,8 +50,8 @@ use std::{
 const BLOCKED_MIN: Duration = Duration::from_millis(1);
 /// Shortest wait after a deadline that a machine did not move.
 const TICK_PAUSE: Duration = Duration::from_millis(5);
-/// Longest wait for the other nodes to hear that the run is over.
-const FAREWELL_MAX: Duration = Duration::from_secs(2);
+/// Longest wait for the other nodes to receive the end of the run.
+const END_WAIT_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) enum LoopEnd {
@@ -99,8 +99,8 @@ pub(super) struct OwnerLoop<'a, S> {
     /// The launcher cannot go on.
     pub(super) failure: Option<AgentError>,
     prepared: Inbox<Prepared>,
-    /// This node hosts the membership service, so that messages are events of other nodes.
-    pub(super) hosts: bool,
+    /// This node leads the membership service, so that messages are events of other nodes.
+    pub(super) leads_membership: bool,
     pub(super) to_node: Vec<NodeInput>,
     pub(super) to_leader: Vec<Input>,
     /// Epoch in which this node began to lead.
@@ -127,7 +127,7 @@ impl<'a, S: NodeShell> OwnerLoop<'a, S> {
             origin: Instant::now(),
             shell,
             leading: Leading::No,
-            hosts: false,
+            leads_membership: false,
             rendezvous,
             own,
             nodes,
@@ -172,7 +172,7 @@ impl<'a, S: NodeShell> OwnerLoop<'a, S> {
     }
 
     pub(super) fn lead(&mut self, parts: LeaderParts<'a>) -> Result<(), AgentError> {
-        self.hosts = true;
+        self.leads_membership = true;
         let sockets = self.shell.socket_directory();
         let mut leader = LeaderShell::new(parts, self.own, self.rendezvous.clone(), sockets)?;
         self.to_node.extend(leader.handle(Vec::new()));
@@ -219,7 +219,7 @@ impl<'a, S: NodeShell> OwnerLoop<'a, S> {
         match effect {
             NodeEffect::Report(event) => self.report(event),
             NodeEffect::Journal(event) => (self.emit)(event),
-            NodeEffect::CutLink { time } => self.membership(|rendezvous| rendezvous.deafen(time)),
+            NodeEffect::CutLink { time } => self.membership(|rendezvous| rendezvous.cut_link(time)),
             NodeEffect::RejoinMembership => self.membership(Rendezvous::join),
             NodeEffect::LeaveMembership { why } => self.membership(|rendezvous| rendezvous.leave(why)),
             NodeEffect::FinishMembership { epoch } => {
@@ -390,9 +390,9 @@ impl OwnerLoop<'_, WorkerShell> {
         }
     }
 
-    /// Ends the services and the processes that are left, and lets the other nodes hear that this one is done.
+    /// Ends the services and the processes that are left, and waits until the other nodes know that this one is done.
     fn finish(self, end: LoopEnd) -> LoopEnd {
-        let is_heard = match (&end, &self.leading) {
+        let waits_for_others = match (&end, &self.leading) {
             (LoopEnd::Led(outcome), Leading::Yes(leader)) => outcome.end != RunEnd::HandedOff && leader.has_others(),
             (LoopEnd::Followed(NodeEnd::Ended(_)), _) => self.state.epoch().is_some(),
             _ => false,
@@ -401,8 +401,8 @@ impl OwnerLoop<'_, WorkerShell> {
             leader.end();
         }
         self.shell.end();
-        if let Some(rendezvous) = self.rendezvous.filter(|_| is_heard) {
-            rendezvous.await_end(FAREWELL_MAX);
+        if let Some(rendezvous) = self.rendezvous.filter(|_| waits_for_others) {
+            rendezvous.await_end(END_WAIT_MAX);
         }
         match (end, self.outcome_to) {
             (LoopEnd::Led(outcome), Some(thread)) => {

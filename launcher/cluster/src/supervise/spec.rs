@@ -29,9 +29,9 @@ pub struct AgentSpec {
 /// Number of nodes of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeCounts {
-    /// Nodes needed.
+    /// Smallest number of nodes.
     pub min: u32,
-    /// Nodes wanted.
+    /// Largest number of nodes.
     pub max: u32,
 }
 
@@ -49,7 +49,7 @@ impl NodeCounts {
 pub struct Membership {
     /// Started before the rendezvous.
     pub guard: Guard,
-    /// This node hosts it and has joined it.
+    /// This node leads it and has joined it.
     pub rendezvous: Rc<Rendezvous>,
     pub nodes: NodeCounts,
 }

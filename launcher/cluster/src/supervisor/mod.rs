@@ -43,6 +43,7 @@ mod machine;
 mod membership;
 mod micro_batches;
 mod node_table;
+mod open_step;
 mod phase;
 mod program_run;
 mod programs;

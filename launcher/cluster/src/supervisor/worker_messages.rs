@@ -1,10 +1,10 @@
 //! Messages of workers.
 
 use super::{
-    checkpoint_ledger::{ReportedShard, ShardReport, Snapshot},
     effect::{Effect, PredictedChunk},
     limits::WARNINGS_MAX,
     machine::{SpareStarts, Supervisor},
+    open_step::{ReportedShard, ShardReport, Snapshot},
     phase::Phase,
     round::DamagedCheckpoint,
     settings::RunJob,
