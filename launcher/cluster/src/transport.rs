@@ -4,13 +4,12 @@
 //!
 //! A message is a frame with the epoch in which it was sent, and its content.
 
-use crate::rendezvous::{NodeId, Rendezvous, RendezvousInfo, RoundEnd};
+use crate::rendezvous::{NodeId, Rendezvous, RendezvousInfo};
 use enn_common::wire::{
     frame::{self, FrameBuffer},
-    node_agent::{Epoch, NodeCommand, NodeEvent},
+    node_agent::Epoch,
 };
 use serde::{Serialize, de::DeserializeOwned};
-use std::time::Duration;
 
 /// Returns the epoch of a round of the membership service; no membership has the number 0.
 pub(crate) fn epoch_of(plan: &RendezvousInfo) -> Epoch {
@@ -22,27 +21,9 @@ pub(crate) fn round_of(epoch: Epoch) -> u64 {
     epoch.number.saturating_sub(1)
 }
 
-/// Tells the membership service that the work of this node in the membership `epoch` is done.
-pub(crate) fn finish_membership(rendezvous: &Rendezvous, epoch: Epoch) {
-    rendezvous.finished(round_of(epoch));
-}
-
-/// Tells the membership service that the round of the membership `epoch` is over, and that another one follows as restart `number`.
-pub(crate) fn end_membership_round(rendezvous: &Rendezvous, epoch: Epoch, end: RoundEnd, number: u32, wait: Duration) {
-    rendezvous.end_round(round_of(epoch), end, number, wait);
-}
-
-/// Sends a command to another node. If it cannot arrive, the node is lost, and the membership notifies.
-pub(crate) fn send_command(rendezvous: &Rendezvous, node: NodeId, epoch: Epoch, command: &NodeCommand) {
-    send(rendezvous, Some(node), epoch, command);
-}
-
-/// Sends an event to the leader, which is on another node.
-pub(crate) fn send_event(rendezvous: &Rendezvous, epoch: Epoch, event: &NodeEvent) {
-    send(rendezvous, None, epoch, event);
-}
-
-fn send<T: Serialize>(rendezvous: &Rendezvous, to: Option<NodeId>, epoch: Epoch, message: &T) {
+/// Sends a command to another node, or an event to the leader, which is on another node: `to` is `None` then. If it
+/// cannot arrive, the node is lost, and the membership notifies.
+pub(crate) fn send<T: Serialize>(rendezvous: &Rendezvous, to: Option<NodeId>, epoch: Epoch, message: &T) {
     match encode(epoch, message) {
         Ok(bytes) => rendezvous.send_message(to, bytes),
         Err(error) => tracing::error!(%error, "a message to another node has no encoding"),
@@ -75,7 +56,10 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<(Epoch, T)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use enn_common::id::WorkerId;
+    use enn_common::{
+        id::WorkerId,
+        wire::node_agent::{NodeCommand, NodeEvent},
+    };
 
     #[test]
     fn a_message_carries_its_epoch_and_nothing_else_is_understood() {

@@ -239,7 +239,7 @@ fn work(
     let outcome = match others {
         None => supervise::run(&spec, store, &mut emit),
         Some(Lead { host, term }) => {
-            spec.host = host;
+            spec.node.host = host;
             match term {
                 Term::First(membership) => supervise::lead(&spec, store, &mut emit, membership),
                 Term::Next(order) => supervise::succeed(&spec, store, &mut emit, order),

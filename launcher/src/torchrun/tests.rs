@@ -97,7 +97,7 @@ fn defaults_are_torchruns() {
     assert_eq!((meeting.run_id.as_str(), meeting.role.as_str(), meeting.restarts_max), ("none", "default", 0));
     assert_eq!(meeting.location, listen("127.0.0.1:29500", true));
     assert_eq!((meeting.last_call.as_secs(), meeting.silence_max.as_secs()), (30, 5));
-    assert_eq!((meeting.token.is_some(), meeting.hang_timeout, spec.backoff), (false, None, Duration::ZERO));
+    assert_eq!((meeting.token.is_some(), meeting.hang_timeout, spec.limits.backoff), (false, None, Duration::ZERO));
     assert_eq!(spec.signals, [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT]);
     assert_eq!((spec.grace.as_secs(), spec.logs.keep, &spec.logs.prefix), (30, true, &None));
     assert_eq!((name.as_str(), log_dir, notes), ("train", None, Vec::<String>::new()));
@@ -380,11 +380,11 @@ fn flags_of_our_own() {
     let desk = Desk::new();
     let words = "--grace 2.5 --hang-timeout 60 --restart-window 10 --backoff 1 --retry-early --propagate-exit train.py";
     let spec = desk.launch(words).spec;
-    assert_eq!((spec.grace.as_secs_f64(), spec.propagate_exit, spec.retry_early), (2.5, true, true));
+    assert_eq!((spec.grace.as_secs_f64(), spec.propagate_exit, spec.limits.retry_early), (2.5, true, true));
     assert_eq!(spec.rendezvous.hang_timeout.unwrap().as_secs(), 60);
-    assert_eq!((spec.restart_window.unwrap().as_secs(), spec.backoff.as_secs()), (10, 1));
-    assert!(!desk.launch("train.py").spec.retry_early);
-    assert!(desk.try_launch("train.py", Dialect::Torchrun).unwrap().spec.retry_early, "torchrun always does");
+    assert_eq!((spec.limits.window.unwrap().as_secs(), spec.limits.backoff.as_secs()), (10, 1));
+    assert!(!desk.launch("train.py").spec.limits.retry_early);
+    assert!(desk.try_launch("train.py", Dialect::Torchrun).unwrap().spec.limits.retry_early, "torchrun always does");
 }
 
 #[test]

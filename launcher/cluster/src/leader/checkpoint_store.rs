@@ -97,7 +97,6 @@ impl CheckpointStore {
     }
 }
 
-/// Returns which checkpoints stay.
 pub fn retention_rule(train: &TrainConfig) -> Rule {
     Rule { last: train.checkpoint_keep, epochs: train.checkpoint_keep_epochs, hours: train.checkpoint_keep_hours }
 }

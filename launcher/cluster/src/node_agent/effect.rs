@@ -25,7 +25,6 @@ pub enum EndSignal {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProgramRound {
     pub plan: RendezvousInfo,
-    /// Restarts of the run.
     pub restarts: u32,
     /// Workers of this node, by local rank.
     pub workers: Vec<WorkerId>,
@@ -105,7 +104,6 @@ pub struct GroupEnd {
     pub end: RunEnd,
     /// Rounds that this node took part in.
     pub rounds: u64,
-    /// Restarts of the run.
     pub restarts: u32,
     /// Signal that asked this node to stop.
     pub stopped_by: Option<Signal>,

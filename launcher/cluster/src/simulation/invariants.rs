@@ -300,7 +300,7 @@ impl World {
                     self.view(id).fenced = true;
                 }
             }
-            Input::CommitEnded { step, result, .. } => {
+            Input::CommitEnded { step, result } => {
                 self.view(id).committing.remove(step);
                 if result.as_ref().is_err_and(|failure| failure.fenced) {
                     self.view(id).fenced = true;

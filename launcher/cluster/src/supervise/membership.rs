@@ -2,7 +2,7 @@
 
 use super::owner_loop::OwnerLoop;
 use crate::{
-    node_agent::input::NodeInput,
+    node_agent::{input::NodeInput, shell::NodeShell},
     rendezvous::{Notification, RendezvousInfo, RoundEnd, RunEnd},
     supervisor::{MembershipEnd, input::Input},
     transport,
@@ -11,7 +11,7 @@ use enn_common::{checkpoint::latest, wire::node_agent::NodeEvent};
 use enn_process::run_dir;
 use std::{path::Path, rc::Rc};
 
-impl OwnerLoop<'_> {
+impl<S: NodeShell> OwnerLoop<'_, S> {
     /// Reads all notifications that wait.
     pub(super) fn read_membership(&mut self) {
         let Some(rendezvous) = self.rendezvous.clone() else { return };

@@ -100,7 +100,6 @@ pub(super) struct LogDir {
     pub(super) made: bool,
 }
 
-/// When spares are started.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SpareStarts {
     /// Spares that died in a row without one becoming warm.
@@ -113,13 +112,13 @@ impl Supervisor {
     /// Makes the supervisor of a run that begins. `kernels` are those that earlier launches of the run quarantined, as far as they
     /// are of the present worker program.
     pub fn new(settings: SupervisorSettings, kernels: KernelBook) -> Self {
-        let round = RoundState::new(Round(settings.first_round), String::new(), Time::ZERO);
+        let round = RoundState::new(Round(settings.run.first_round), String::new(), Time::ZERO);
         Self {
             now: Time::ZERO,
             out: Vec::new(),
             phase: Phase::Gathering { check: Time::ZERO },
             nodes: NodeTable::new(settings.own),
-            workers: WorkerTable::new(settings.grace),
+            workers: WorkerTable::new(settings.run.grace),
             round,
             ledger: CheckpointLedger::default(),
             kernels: KernelRecords::new(kernels),
@@ -139,7 +138,7 @@ impl Supervisor {
             giving_up: None,
             recovering: None,
             spares: SpareStarts::default(),
-            next_round: settings.first_round,
+            next_round: settings.run.first_round,
             log_dir: None,
             term: 0,
             next_name: 0,
@@ -189,7 +188,7 @@ impl Supervisor {
             Input::RunDirAcquired(result) => self.run_dir_acquired(result),
             Input::CheckpointFound(result) => self.checkpoint_found(result),
             Input::CheckpointSetAside(result) => self.checkpoint_set_aside(result),
-            Input::CommitEnded { step, result, .. } => {
+            Input::CommitEnded { step, result } => {
                 self.ledger.commit_ended(step, result, now);
                 self.extend_commits();
             }
@@ -247,16 +246,6 @@ impl Supervisor {
         .min()
     }
 
-    /// Returns whether `Finish` was asked for: nothing more happens.
-    pub fn is_over(&self) -> bool {
-        self.phase == Phase::Over
-    }
-
-    /// Returns the name of the phase, for traces.
-    pub fn phase_name(&self) -> &'static str {
-        self.phase.name()
-    }
-
     /// Does what is due in the present phase; returns whether more may be.
     fn advance(&mut self) -> bool {
         self.dismiss_left_nodes();
@@ -282,7 +271,7 @@ impl Supervisor {
 
     /// Returns whether survivors keep their state.
     pub(super) fn reforms(&self) -> bool {
-        self.settings.on_failure == Recovery::Reform
+        self.settings.run.on_failure == Recovery::Reform
     }
 
     /// Returns whether the workers are to save and end.
@@ -387,7 +376,7 @@ impl Supervisor {
             early_failures: self.budget.early_failures,
             proven: self.budget.proven,
             spare_deaths: self.spares.deaths,
-            micro_batches: self.micro_batches.facts(),
+            micro_batches: self.micro_batches.0,
             requests: self.requests_handled,
             resized: self.resized,
             paused: self.paused.is_some(),
@@ -410,6 +399,16 @@ impl Supervisor {
 
 #[cfg(test)]
 impl Supervisor {
+    /// Returns whether `Finish` was asked for: nothing more happens.
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// Returns the name of the phase, for traces.
+    pub fn phase_name(&self) -> &'static str {
+        self.phase.name()
+    }
+
     /// Counts again what the tables count; one sentence when they differ.
     pub(crate) fn recount(&self) -> Result<(), String> {
         self.workers.recount()

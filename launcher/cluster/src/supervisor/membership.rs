@@ -12,7 +12,6 @@ use super::{
     round::RoundState,
     seating::NodeIndex,
     settings::RunJob,
-    words,
     worker_table::{Seat, Worker, WorkerPlace, slot},
 };
 use crate::rendezvous::NodeId;
@@ -29,6 +28,10 @@ use std::{path::PathBuf, time::Duration};
 /// Names of workers are told apart by the number of a membership at most up to this one: the other half is for later leaders.
 const TERM_OF_EPOCH_MAX: u32 = 1 << (u32::BITS - NAME_BITS - 1);
 
+fn leader_was_drained(host: &str) -> String {
+    format!("node {host}, which led the run, was drained")
+}
+
 impl Supervisor {
     /// This node leads a run that another one led.
     pub(super) fn begin_take_over(&mut self, snapshot: RunSnapshot) {
@@ -40,9 +43,9 @@ impl Supervisor {
         self.phase = Phase::TakingOver { until: TAKE_OVER_WAIT_MAX };
         self.out.push(Effect::AcquireRunDir);
         match &snapshot.drained {
-            Some(host) => self.round.regroup_reason = Some(words::leader_was_drained(host)),
+            Some(host) => self.round.regroup_reason = Some(leader_was_drained(host)),
             None => {
-                self.round.cause = Some(words::leader_lost());
+                self.round.cause = Some("the node that led the run was lost".into());
                 self.round.failed_at = Some(self.now);
             }
         }
@@ -103,12 +106,8 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn lock_not_taken(&mut self) {
-        self.abdicate(&words::lock_not_taken(TAKE_OVER_WAIT_MAX));
-    }
-
     pub(super) fn membership_formed(&mut self, epoch: Epoch, members: &[NodeId]) {
-        self.group_formed(members);
+        self.programs.members = members.to_vec();
         if self.successor {
             // Another successor may have led before, unheard of by all who are here: it had a membership with a smaller number.
             let number = u32::try_from(epoch.number).unwrap_or(u32::MAX);
@@ -117,7 +116,7 @@ impl Supervisor {
         let gone = self.nodes.formed(epoch, members, self.now);
         for node in gone {
             let host = self.nodes.index(node).map_or_else(String::new, |index| self.host(index));
-            self.lose_node(node, &host, &words::no_member());
+            self.lose_node(node, &host, "it takes no part in the run any more");
         }
         self.count_world();
     }
@@ -150,7 +149,7 @@ impl Supervisor {
             NodeEvent::Inventory(_) | NodeEvent::SnapshotWritten { .. } => {}
             NodeEvent::Unfit { reason } => {
                 let host = self.host(index);
-                self.warn(words::node_unfit(&host, &reason));
+                self.warn(format!("node {host} cannot take part: {reason}"));
             }
             NodeEvent::Started { worker, pid } => self.worker_started(worker, pid),
             NodeEvent::StartFailed { worker, error } => self.start_failed(worker, error),
@@ -246,12 +245,12 @@ impl Supervisor {
     }
 
     fn run_facts(&self) -> RunFacts {
-        let (config, staged) = match &self.settings.job {
+        let (config, staged) = match &self.settings.run.job {
             RunJob::Train { staged, config, .. } => (config.clone(), staged.clone()),
             RunJob::Predict { staged, .. } => (String::new(), staged.clone()),
             RunJob::Init { .. } | RunJob::Program => (String::new(), PathBuf::new()),
         };
-        RunFacts { run_dir: self.settings.run_dir.clone(), config, staged }
+        RunFacts { run_dir: self.settings.run.run_dir.clone(), config, staged }
     }
 
     /// Takes the workers of a node back that was out of reach, if nothing has followed from its loss yet. Where all are back, nothing failed.
@@ -277,7 +276,8 @@ impl Supervisor {
         let was_first = back.iter().any(|living| self.round.first_failure == Some(living.worker));
         if was_first && self.workers.count_seated() == self.round.world {
             self.round.forget_failure();
-            self.round.regroup_reason = Some(words::node_is_back(&inventory.host));
+            let host = &inventory.host;
+            self.round.regroup_reason = Some(format!("node {host} was out of reach, and is back with its workers"));
         }
     }
 
@@ -286,7 +286,7 @@ impl Supervisor {
         if let Some(snapshot) = inventory.snapshot.as_ref().filter(|snapshot| snapshot.is_newer_than(&self.learned)) {
             if let (Some(host), None) = (&snapshot.drained, &self.learned.drained) {
                 self.round.forget_failure();
-                self.round.regroup_reason = Some(words::leader_was_drained(host));
+                self.round.regroup_reason = Some(leader_was_drained(host));
             }
             self.learn((**snapshot).clone());
         }
@@ -370,7 +370,7 @@ impl Supervisor {
                 continue;
             }
             let page = WorkerProgress { worker: *id, phase: 0, step: 0, waited: Duration::ZERO, idle: Duration::ZERO };
-            let error = words::node_lost(host, reason);
+            let error = format!("its node {host} was lost: {reason}");
             self.workers.edit(*id, |worker| _ = worker.error.get_or_insert(error));
             // How a process ended on a node that is gone is not known.
             let exit = WorkerExit { code: None, signal: None, late: Duration::ZERO, page };
@@ -386,8 +386,7 @@ impl Supervisor {
         let workers = &self.workers;
         let silent = self.nodes.silent(self.settings.agent_silence_max, self.now, |node| workers.is_any_on(node));
         for node in silent {
-            let reason = words::node_stuck();
-            self.expel(node, reason);
+            self.expel(node, "its agent does nothing, though its connection stands".to_owned());
         }
     }
 
@@ -419,7 +418,7 @@ impl Supervisor {
             MembershipEnd::Stopped { by } => {
                 self.part_from_all();
                 if !self.is_stopping() && !self.is_ending() {
-                    self.journal(EventKind::GaveUp { reason: words::run_was_stopped(&by) });
+                    self.journal(EventKind::GaveUp { reason: format!("the run was stopped: {by}") });
                     self.signalled(StopSignal::Terminate, StopSignal::Terminate.name(), false);
                 }
             }
@@ -454,7 +453,7 @@ impl Supervisor {
     fn part_from_all(&mut self) {
         let others: Vec<(NodeId, String)> = self.nodes.others().map(|node| (node.id, node.host.clone())).collect();
         for (node, host) in others {
-            self.lose_node(node, &host, &words::nodes_meet_no_more());
+            self.lose_node(node, &host, "the nodes meet no more");
         }
     }
 
@@ -465,7 +464,7 @@ impl Supervisor {
             left.filter(|node| *node != NodeIndex::OWN && !self.workers.is_any_on(*node)).collect();
         for node in left {
             if let Some(node) = self.nodes.dismiss(node) {
-                let command = NodeCommand::LeaveRun { why: words::drained() };
+                let command = NodeCommand::LeaveRun { why: "it was drained (enn drain)".into() };
                 self.out.push(Effect::Send { node, command });
             }
         }
@@ -482,7 +481,7 @@ impl Supervisor {
                 continue;
             }
             if let Err(reason) = self.drain(&host) {
-                self.warn(words::not_drained_after_loss(&host, &reason));
+                self.warn(format!("node {host} is not drained, as was asked before the head was lost: {reason}"));
             }
         }
         // Those who have left need not be remembered: should they come again, they may stay.

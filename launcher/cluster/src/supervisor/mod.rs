@@ -60,11 +60,11 @@ pub mod settings;
 mod state_shares;
 mod straggler_watch;
 mod timeouts;
-mod words;
 mod worker_events;
 mod worker_messages;
 mod worker_table;
 
 pub use complete_checkpoint::CompleteCheckpoint;
+pub use group_budget::GroupLimits;
 pub use input::MembershipEnd;
 pub use machine::Supervisor;

@@ -42,7 +42,7 @@ pub(super) struct NodeEntry {
 }
 
 /// The nodes, and who takes part.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct NodeTable {
     own: NodeId,
     nodes: BTreeMap<NodeIndex, NodeEntry>,
@@ -76,20 +76,7 @@ pub(super) enum Welcome {
 
 impl NodeTable {
     pub(super) fn new(own: NodeId) -> Self {
-        Self {
-            own,
-            nodes: BTreeMap::new(),
-            by_id: BTreeMap::new(),
-            next: 1,
-            leaving: BTreeSet::new(),
-            lost: BTreeSet::new(),
-            epoch: None,
-            last_epoch: Epoch::default(),
-            awaited: BTreeSet::new(),
-            since: Time::ZERO,
-            is_over: false,
-            silence_check: Time::ZERO,
-        }
+        Self { own, next: 1, ..Self::default() }
     }
 
     /// The nodes agreed; returns known nodes that are no members any more.

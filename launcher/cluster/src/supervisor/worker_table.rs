@@ -33,12 +33,14 @@ const READY_WAIT_MAX: Duration = Duration::from_secs(900);
 /// WorkerPlace of a worker in the run.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum WorkerPlace {
-    /// It stands by.
     Spare,
     /// It has a seat in the present round, or in the one that is just over.
     Seat(Seat),
     /// It lost the seat that it had in this round, and is to end.
-    Dismissed { round: Round, rank: Rank },
+    Dismissed {
+        round: Round,
+        rank: Rank,
+    },
 }
 
 /// A seat in a round.
@@ -85,7 +87,6 @@ pub(super) struct PageReading {
     read_at: Time,
 }
 
-/// One worker process.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Worker {
     pub(super) id: WorkerId,
@@ -103,7 +104,6 @@ pub(super) struct Worker {
     pub(super) connected: Option<Time>,
     /// It has loaded all that it can without a seat.
     pub(super) warm: bool,
-    /// It entered a round.
     pub(super) entered: bool,
     pub(super) done: Option<WorkDone>,
     /// Error that it sent, or what is wrong with it.
@@ -183,14 +183,6 @@ impl Worker {
         SeatCandidate { worker: self.id, slot: self.slot }
     }
 
-    /// Returns how its process ended.
-    pub(super) fn exit_status(&self) -> Option<Exit> {
-        self.exit.as_ref().map(|exit| match (exit.code, exit.signal) {
-            (Some(code), _) => Exit::Code(code),
-            (None, signal) => Exit::Signal(signal.unwrap_or(Signal::SIGKILL as i32)),
-        })
-    }
-
     /// Notes what its control page showed. A page older than its seat says nothing of the new round.
     pub(super) fn note_page(&mut self, progress: &WorkerProgress, now: Time) {
         let phase = WorkerPhase::ALL.into_iter().find(|phase| *phase as u32 == progress.phase);
@@ -210,7 +202,10 @@ impl Worker {
     /// Returns what there is to classify it by, as the holder of its seat.
     pub(super) fn evidence(&self, rank: Rank, last: WorkerEvidence) -> FailureEvidence {
         let error = self.error.clone();
-        let exit = self.exit_status();
+        let exit = self.exit.as_ref().map(|exit| match (exit.code, exit.signal) {
+            (Some(code), _) => Exit::Code(code),
+            (None, signal) => Exit::Signal(signal.unwrap_or(Signal::SIGKILL as i32)),
+        });
         let done = self.done.is_some();
         let PageReading { phase, step, .. } = self.page;
         let WorkerEvidence { stderr, first_launch } = last;
@@ -344,7 +339,6 @@ impl WorkerIndex {
     }
 }
 
-/// All worker processes.
 #[derive(Debug)]
 pub(super) struct WorkerTable {
     grace: Duration,
@@ -402,8 +396,8 @@ impl WorkerTable {
     }
 
     /// Returns the workers whose end is waited for.
-    pub(super) fn living(&self) -> impl Iterator<Item = &Worker> {
-        self.pick(&self.index.living)
+    pub(super) fn living(&self) -> Vec<WorkerId> {
+        self.index.living.iter().copied().collect()
     }
 
     fn pick<'a>(&'a self, ids: &'a BTreeSet<WorkerId>) -> impl Iterator<Item = &'a Worker> {

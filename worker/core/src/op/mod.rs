@@ -37,7 +37,6 @@ pub mod vjp;
 pub use value::Meta;
 
 impl Op {
-    /// Returns the operation's name.
     pub fn name(&self) -> &'static str {
         self.row().name
     }

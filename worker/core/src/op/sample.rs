@@ -31,10 +31,8 @@ pub enum Layout {
 /// One operand of an example call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Operand {
-    /// Sizes of the axes.
     pub shape: Vec<i64>,
     pub fill: Fill,
-    /// Memory layout.
     pub layout: Layout,
 }
 
