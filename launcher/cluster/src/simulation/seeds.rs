@@ -1,7 +1,7 @@
 //! Many seeds, each a run with its faults.
 
 use super::{
-    faults::{Fault, PlannedFault, plan_faults},
+    faults::{Fault, PlannedFault, plan_deaf_membership, plan_faults},
     random::Random,
     run_plan::RunPlan,
     scripts, shrink,
@@ -39,6 +39,9 @@ fn with_faults(mut random: Random, plan: RunPlan) -> (RunPlan, Vec<PlannedFault>
     if random.one_in(2) && plan.several_nodes() {
         let at = random.time(Duration::ZERO, plan.duration());
         faults.push(PlannedFault { at, fault: Fault::KillLeaderAfter(random.below(40)) });
+    }
+    if random.one_in(16) && plan.several_nodes() {
+        faults.extend(plan_deaf_membership(&mut random, &plan));
     }
     (plan, faults)
 }
