@@ -46,9 +46,9 @@ FAULTS = {
         "self.number >= since.number",
     ),
     "a commit that lacks one shard": (
-        f"{CLUSTER}/supervisor/open_step.rs",
-        "            missing: world,\n",
-        "            missing: if world > 1 { world - 1 } else { world },\n",
+        f"{CLUSTER}/supervisor/checkpoint_ledger.rs",
+        "self.open.get(key).filter(|open| open.missing == 0 && open.in_memory == 0)",
+        "self.open.get(key).filter(|open| open.missing <= 1 && open.in_memory == 0)",
     ),
     "the journal written after the commit": (
         f"{CLUSTER}/supervisor/machine.rs",

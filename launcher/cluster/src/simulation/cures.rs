@@ -3,16 +3,13 @@
 use super::{
     faults::{DiskFault, Fault, PlannedFault},
     processes::{Hang, Trap, TrapPoint},
-    run_plan::{RunPlan, Sharding},
+    run_plan::RunPlan,
     world::{Time, World},
 };
 use crate::{node_agent::effect::NodeEnd, supervisor::effect::RunEnd};
-use enn_common::{
-    config::train::Recovery,
-    wire::{
-        command::Request,
-        node_agent::{RunEnding, StopSignal},
-    },
+use enn_common::wire::{
+    command::Request,
+    node_agent::{RunEnding, StopSignal},
 };
 use std::time::Duration;
 
@@ -20,34 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// A run of so many nodes with one worker each, which needs all of them.
 fn plan(nodes: u32) -> RunPlan {
-    RunPlan {
-        nodes: nodes as usize,
-        nodes_min: nodes,
-        nodes_max: nodes,
-        workers: 1,
-        workers_max: 1,
-        workers_min: 1,
-        spares: 0,
-        on_failure: Recovery::Reform,
-        max_restarts: 3,
-        evict_stragglers: false,
-        hang_timeout: Some(8 * SECOND),
-        grace: 10 * SECOND,
-        sharding: Sharding::Replicated,
-        in_memory: true,
-        step_time: SECOND / 2,
-        steps: 40,
-        epoch_steps: 10,
-        save_steps: 30,
-        connect_time: SECOND / 2,
-        load_time: SECOND / 2,
-        link_delay_ms: 2,
-        disk_time: SECOND / 50,
-        pages_period: SECOND / 2,
-        silence_max: 5 * SECOND,
-        scripts: None,
-        programs: false,
-    }
+    RunPlan::for_tests(nodes)
 }
 
 fn at(seconds: u64, fault: Fault) -> PlannedFault {
@@ -176,34 +146,5 @@ fn a_node_that_was_out_of_reach_takes_part_again() {
         assert_eq!(end(&world), &RunEnd::Finished);
         let ended = world.observer.node_ends.values().filter(|end| **end == NodeEnd::Ended(RunEnding::Finished));
         assert_eq!(ended.count(), 3, "{:?}", world.observer.node_ends);
-    }
-}
-
-#[test]
-fn two_successors_that_do_not_know_of_each_other_give_different_names() {
-    for milliseconds in (50..600).step_by(50) {
-        let cut = Fault::CutNode { which: 0, there: true, back: false, time: 8 * SECOND };
-        let plan = RunPlan { nodes_min: 1, on_failure: Recovery::Restart, ..plan(5) };
-        run(plan, vec![at(10, Fault::KillLeader { closes: true }), after_ten(milliseconds, cut)]);
-    }
-}
-
-#[test]
-fn the_device_of_a_worker_that_was_given_up_is_free_when_it_has_settled() {
-    for seconds in 6..16 {
-        let cut = Fault::CutNode { which: 2, there: true, back: true, time: seconds * SECOND };
-        let soon = SECOND / 10;
-        let plan = RunPlan { nodes_min: 1, workers: 4, workers_max: 4, connect_time: soon, load_time: soon, ..plan(4) };
-        run(plan, vec![at(10, cut)]);
-    }
-}
-
-#[test]
-fn a_successor_tells_of_the_end_of_a_worker_once_though_its_node_comes_back() {
-    for milliseconds in (4800..6000).step_by(50) {
-        let cut = Fault::CutNode { which: 1, there: false, back: true, time: 7 * SECOND };
-        let stopped = after_ten(milliseconds, Fault::StopLeader(4 * SECOND));
-        let plan = RunPlan { nodes_min: 1, on_failure: Recovery::Restart, ..plan(5) };
-        run(plan, vec![at(10, Fault::KillLeader { closes: true }), after_ten(250, cut), stopped]);
     }
 }

@@ -194,7 +194,11 @@ impl Observer {
         self.fault_weight += match fault {
             Fault::Relief | Fault::SecondSignal { .. } => 0,
             Fault::CrashLoop(count) => u64::from(*count),
-            Fault::CutNode { .. } | Fault::KillNode { .. } | Fault::StopNode(..) | Fault::StopLeader(_) => 2,
+            Fault::CutNode { .. }
+            | Fault::KillNode { .. }
+            | Fault::StopNode(..)
+            | Fault::StopLeader(_)
+            | Fault::CutLeader(_) => 2,
             _ => 1,
         };
     }

@@ -134,6 +134,39 @@ impl RunPlan {
         }
     }
 
+    /// Makes a run of so many nodes with one worker each, which needs all of them.
+    pub(super) fn for_tests(nodes: u32) -> Self {
+        const SECOND: Duration = Duration::from_secs(1);
+        Self {
+            nodes: nodes as usize,
+            nodes_min: nodes,
+            nodes_max: nodes,
+            workers: 1,
+            workers_max: 1,
+            workers_min: 1,
+            spares: 0,
+            on_failure: Recovery::Reform,
+            max_restarts: 3,
+            evict_stragglers: false,
+            hang_timeout: Some(8 * SECOND),
+            grace: 10 * SECOND,
+            sharding: Sharding::Replicated,
+            in_memory: true,
+            step_time: SECOND / 2,
+            steps: 40,
+            epoch_steps: 10,
+            save_steps: 30,
+            connect_time: SECOND / 2,
+            load_time: SECOND / 2,
+            link_delay_ms: 2,
+            disk_time: SECOND / 50,
+            pages_period: SECOND / 2,
+            silence_max: 5 * SECOND,
+            scripts: None,
+            programs: false,
+        }
+    }
+
     /// Makes a large run, for the long suite.
     pub(super) fn large(random: &mut Random, nodes: u32, workers: u32) -> Self {
         Self {
