@@ -114,13 +114,6 @@ impl Supervisor {
         id
     }
 
-    /// A node started a program.
-    pub(super) fn program_started(&mut self, id: WorkerId, pid: u32) {
-        self.workers.edit(id, |worker| worker.pid = Some(pid));
-        self.programs.unstarted.remove(&id);
-        self.round.progress_at = self.now;
-    }
-
     /// A worker failed: it is looked at whether it had met the others.
     pub(super) fn group_failed(&mut self, round: Round, failure: Box<Failure>) {
         let is_first = self.programs.failure.is_none() && !self.programs.is_closed;

@@ -147,17 +147,13 @@ impl Worker {
     }
 
     pub(super) fn seat(&self) -> Option<&Seat> {
-        match &self.place {
-            WorkerPlace::Seat(seat) if !self.unkillable => Some(seat),
-            WorkerPlace::Seat(_) | WorkerPlace::Spare | WorkerPlace::Dismissed { .. } => None,
-        }
+        let WorkerPlace::Seat(seat) = &self.place else { return None };
+        (!self.unkillable).then_some(seat)
     }
 
     pub(super) fn seat_mut(&mut self) -> Option<&mut Seat> {
-        match &mut self.place {
-            WorkerPlace::Seat(seat) if !self.unkillable => Some(seat),
-            WorkerPlace::Seat(_) | WorkerPlace::Spare | WorkerPlace::Dismissed { .. } => None,
-        }
+        let WorkerPlace::Seat(seat) = &mut self.place else { return None };
+        (!self.unkillable).then_some(seat)
     }
 
     pub(super) fn rank(&self) -> Option<Rank> {
@@ -368,7 +364,6 @@ impl WorkerTable {
         self.workers.get(&id)
     }
 
-    /// Changes a worker.
     pub(super) fn edit<T>(&mut self, id: WorkerId, change: impl FnOnce(&mut Worker) -> T) -> Option<T> {
         let worker = self.workers.get_mut(&id)?;
         self.index.set(worker, self.grace, false);
@@ -404,7 +399,6 @@ impl WorkerTable {
         ids.iter().filter_map(|id| self.workers.get(id))
     }
 
-    /// Returns the workers on a node.
     pub(super) fn on(&self, node: NodeIndex) -> Vec<WorkerId> {
         self.index.by_node.get(&node).into_iter().flatten().copied().collect()
     }
@@ -439,11 +433,6 @@ impl WorkerTable {
     /// Returns whether all workers with a seat have left the round; so it is when none has one.
     pub(super) fn all_stand(&self) -> bool {
         self.index.not_standing.is_empty()
-    }
-
-    /// Returns whether a worker with a seat has not connected.
-    pub(super) fn is_any_unconnected(&self) -> bool {
-        self.seated().any(|worker| worker.lives() && worker.connected.is_none())
     }
 
     /// Returns whether all workers with a seat can do steps.

@@ -228,7 +228,6 @@ pub struct OpRow<A: 'static = Op> {
     /// Number of floating-point operations of a call.
     pub flops: Flops<A>,
     pub traffic: Traffic,
-    /// How it is exported.
     pub export: Export<A>,
     /// Example calls for the tests.
     pub samples: fn(&mut SampleRng) -> Vec<Sample>,
