@@ -74,6 +74,11 @@ pub(super) fn membership_end(end: RunEnd, elastic: bool) -> MembershipEnd {
     }
 }
 
+/// Whether a command is not of the leader that was found in the epoch `since`, as the rules have it.
+fn is_stale(epoch: Epoch, since: Epoch) -> bool {
+    epoch.leader != since.leader || epoch.number < since.number
+}
+
 impl World {
     /// An agent starts on a machine that has none.
     pub(super) fn start_agent(&mut self, machine: Machine) {
@@ -161,6 +166,9 @@ impl World {
         if self.traces() && !matches!(input, NodeInput::Pages(_) | NodeInput::Tick) {
             self.trace(|| format!("  n{id} ← {input:?}"));
         }
+        if let (NodeInput::Command { command, .. }, None) = (&input, &stale) {
+            self.end_ordered(id, command);
+        }
         let Some(agent) = self.agents.get_mut(&id) else { return };
         let mut effects = Vec::new();
         agent.node.on(now, input, &mut effects);
@@ -179,7 +187,7 @@ impl World {
     fn stale_command(&self, id: u64, input: &NodeInput) -> Option<String> {
         let NodeInput::Command { epoch, command } = input else { return None };
         let agent = self.agents.get(&id)?;
-        (agent.link_epoch.is_none_or(|since| !epoch.is_of_leader(since))).then(|| format!("{command:?}"))
+        (agent.link_epoch.is_none_or(|since| is_stale(*epoch, since))).then(|| format!("{command:?}"))
     }
 
     /// Feeds an input when what is under way is done.
@@ -335,12 +343,17 @@ impl World {
     fn agent_signalled(&mut self, id: u64, worker: WorkerId, signal: EndSignal) {
         let Some(pid) = self.pid_of(id, worker) else { return };
         self.worker_given_up(id, worker);
+        if signal == EndSignal::Kill {
+            self.check_kill(id, pid);
+        }
         self.agent_signals(pid, signal == EndSignal::Kill);
     }
 
     fn read_evidence(&mut self, id: u64, worker: WorkerId) {
         let evidence = self.pid_of(id, worker).map(|pid| self.evidence(pid)).unwrap_or_default();
-        let delay = self.random.up_to_ms(30);
+        // The log may be on a slow disk.
+        let slow = if self.random.one_in(8) { 4000 } else { 30 };
+        let delay = self.random.up_to_ms(slow);
         let input = NodeInput::Evidence { worker, evidence };
         self.at(self.now + delay, Event::Node { agent: id, input: Box::new(input) });
     }
@@ -429,7 +442,7 @@ impl World {
     pub(super) fn serve_membership(&mut self, id: u64) {
         while let Some(action) = self.agents.get_mut(&id).and_then(|agent| agent.membership.next_action()) {
             if let (true, Some(nodes)) = (self.plan.programs, programs::begun(&action)) {
-                self.check_store_cleared(nodes);
+                self.check_store_cleared(id, nodes);
             }
             match action {
                 Action::Notify(notification) => self.notified(id, notification),
@@ -523,7 +536,7 @@ impl World {
             Frame::Packet(packet) if !open => {
                 if let Packet::Command(epoch, command) = *packet
                     && agent.membership.leader_link().is_some()
-                    && agent.link_epoch.is_some_and(|since| !epoch.is_of_leader(since))
+                    && agent.link_epoch.is_some_and(|since| is_stale(epoch, since))
                 {
                     self.feed_node(id, NodeInput::Command { epoch, command });
                 }

@@ -54,6 +54,11 @@ fn at(seconds: u64, fault: Fault) -> PlannedFault {
     PlannedFault { at: Duration::from_secs(seconds), fault }
 }
 
+/// A fault so long after the tenth second.
+fn after_ten(milliseconds: u64, fault: Fault) -> PlannedFault {
+    PlannedFault { at: 10 * SECOND + Duration::from_millis(milliseconds), fault }
+}
+
 fn stop() -> Fault {
     Fault::Signal { which: Some(0), signal: StopSignal::Terminate, second: None }
 }
@@ -154,6 +159,15 @@ fn a_gap_costs_a_run_of_fixed_size_nothing_but_the_gap() {
 }
 
 #[test]
+fn a_leader_that_is_cut_off_while_it_forms_a_membership_is_not_obeyed() {
+    for milliseconds in (5..60).step_by(5) {
+        let lost = Fault::KillNode { which: 5, closes: true, back: None };
+        let cut = Fault::CutNode { which: 0, there: true, back: false, time: 14 * SECOND };
+        run(RunPlan { nodes_min: 1, link_delay_ms: 30, ..plan(6) }, vec![at(10, lost), after_ten(milliseconds, cut)]);
+    }
+}
+
+#[test]
 fn a_node_that_was_out_of_reach_takes_part_again() {
     let cut = Fault::CutNode { which: 1, there: true, back: true, time: 12 * SECOND };
     for nodes_min in [1, 2] {
@@ -162,5 +176,34 @@ fn a_node_that_was_out_of_reach_takes_part_again() {
         assert_eq!(end(&world), &RunEnd::Finished);
         let ended = world.observer.node_ends.values().filter(|end| **end == NodeEnd::Ended(RunEnding::Finished));
         assert_eq!(ended.count(), 3, "{:?}", world.observer.node_ends);
+    }
+}
+
+#[test]
+fn two_successors_that_do_not_know_of_each_other_give_different_names() {
+    for milliseconds in (50..600).step_by(50) {
+        let cut = Fault::CutNode { which: 0, there: true, back: false, time: 8 * SECOND };
+        let plan = RunPlan { nodes_min: 1, on_failure: Recovery::Restart, ..plan(5) };
+        run(plan, vec![at(10, Fault::KillLeader { closes: true }), after_ten(milliseconds, cut)]);
+    }
+}
+
+#[test]
+fn the_device_of_a_worker_that_was_given_up_is_free_when_it_has_settled() {
+    for seconds in 6..16 {
+        let cut = Fault::CutNode { which: 2, there: true, back: true, time: seconds * SECOND };
+        let soon = SECOND / 10;
+        let plan = RunPlan { nodes_min: 1, workers: 4, workers_max: 4, connect_time: soon, load_time: soon, ..plan(4) };
+        run(plan, vec![at(10, cut)]);
+    }
+}
+
+#[test]
+fn a_successor_tells_of_the_end_of_a_worker_once_though_its_node_comes_back() {
+    for milliseconds in (4800..6000).step_by(50) {
+        let cut = Fault::CutNode { which: 1, there: false, back: true, time: 7 * SECOND };
+        let stopped = after_ten(milliseconds, Fault::StopLeader(4 * SECOND));
+        let plan = RunPlan { nodes_min: 1, on_failure: Recovery::Restart, ..plan(5) };
+        run(plan, vec![at(10, Fault::KillLeader { closes: true }), after_ten(250, cut), stopped]);
     }
 }

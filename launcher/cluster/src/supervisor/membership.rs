@@ -25,6 +25,9 @@ use enn_common::{
 };
 use std::{path::PathBuf, time::Duration};
 
+/// Names of workers are told apart by the number of a membership at most up to this one: the other half is for later leaders.
+const TERM_OF_EPOCH_MAX: u32 = 1 << (u32::BITS - NAME_BITS - 1);
+
 fn leader_was_drained(host: &str) -> String {
     format!("node {host}, which led the run, was drained")
 }
@@ -105,6 +108,11 @@ impl Supervisor {
 
     pub(super) fn membership_formed(&mut self, epoch: Epoch, members: &[NodeId]) {
         self.programs.members = members.to_vec();
+        if self.successor {
+            // Another successor may have led before, unheard of by all who are here: it had a membership with a smaller number.
+            let number = u32::try_from(epoch.number).unwrap_or(u32::MAX);
+            self.term = self.term.max(number.min(TERM_OF_EPOCH_MAX));
+        }
         let gone = self.nodes.formed(epoch, members, self.now);
         for node in gone {
             let host = self.nodes.index(node).map_or_else(String::new, |index| self.host(index));
@@ -194,7 +202,7 @@ impl Supervisor {
             let facts = self.run_facts();
             self.send(index, NodeCommand::JoinRun(Box::new(facts)));
         }
-        if is_new && self.successor {
+        if is_new && self.successor && !self.nodes.was_lost(node) {
             self.adopt(index, inventory);
         } else if is_new {
             self.take_back(index, inventory);
@@ -211,11 +219,28 @@ impl Supervisor {
             let snapshot = Box::new(self.snapshot());
             self.send(index, NodeCommand::ReplicateSnapshot(snapshot));
         }
-        // Workers that were given up when the node was taken for lost.
-        let strange = inventory.living.iter().map(|living| living.worker);
-        let strange: Vec<WorkerId> = strange.filter(|worker| self.workers.get(*worker).is_none()).collect();
-        if !strange.is_empty() {
-            self.send(index, NodeCommand::Stop { workers: strange, kill_after: Duration::ZERO });
+        self.end_given_up(index, inventory);
+    }
+
+    /// Ends the workers of a node that were given up when it was taken for lost. Their devices are free when they have settled.
+    fn end_given_up(&mut self, node: NodeIndex, inventory: &Inventory) {
+        let given_up = inventory.living.iter().filter(|living| self.workers.get(living.worker).is_none());
+        let given_up: Vec<LivingWorker> = given_up.cloned().collect();
+        let workers: Vec<WorkerId> = given_up.iter().map(|living| living.worker).collect();
+        if workers.is_empty() {
+            return;
+        }
+        self.send(node, NodeCommand::Stop { workers, kill_after: Duration::ZERO });
+        if self.runs_programs() {
+            return;
+        }
+        for living in given_up {
+            let seat = living.seat.map_or((self.round.number, Rank(0)), |seat| (Round(seat.round), Rank(seat.rank)));
+            let place = WorkerPlace::Dismissed { round: seat.0, rank: seat.1 };
+            // The journal has its end, so that it gets no process number.
+            let mut worker = Worker::new(living.worker, slot(node, living.local_rank), place, self.now);
+            worker.ending = true;
+            self.workers.add(worker);
         }
     }
 
@@ -459,6 +484,8 @@ impl Supervisor {
                 self.warn(format!("node {host} is not drained, as was asked before the head was lost: {reason}"));
             }
         }
+        // Those who have left need not be remembered: should they come again, they may stay.
+        self.request_handled();
     }
 
     /// Returns the phase in which the workers have the usual time to leave the round.

@@ -49,6 +49,8 @@ pub(super) struct NodeTable {
     by_id: BTreeMap<NodeId, NodeIndex>,
     next: u32,
     leaving: BTreeSet<NodeIndex>,
+    /// Nodes whose workers were given up with them.
+    lost: BTreeSet<NodeId>,
     /// The present membership; `None`: the nodes have to agree.
     epoch: Option<Epoch>,
     /// The last membership.
@@ -139,7 +141,13 @@ impl NodeTable {
         let index = self.by_id.remove(&id)?;
         self.nodes.remove(&index);
         let was_leaving = self.leaving.remove(&index);
+        self.lost.insert(id);
         Some(LostNode { index, was_leaving })
+    }
+
+    /// Returns whether the node was lost once.
+    pub(super) fn was_lost(&self, id: NodeId) -> bool {
+        self.lost.contains(&id)
     }
 
     pub(super) fn get(&self, index: NodeIndex) -> Option<&NodeEntry> {
