@@ -233,7 +233,7 @@ impl Supervisor {
             worker,
             stop,
             self.hang_check(),
-            self.inquiry_end(),
+            self.round.inquiry.as_ref().filter(|_| self.phase.is_under_way()).map(|inquiry| inquiry.until),
             self.next_spare(),
             self.next_look(),
             silence,

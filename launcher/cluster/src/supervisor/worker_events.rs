@@ -166,7 +166,7 @@ impl Supervisor {
                 let evidence = worker.evidence(Rank(worker.slot.index.0), evidence);
                 self.quarantine_blamed(&evidence);
                 if !told_to_end && !worker.unkillable {
-                    let error = worker.error.clone().unwrap_or(evidence.stderr);
+                    let error = worker.error.clone().unwrap_or(evidence.last.stderr);
                     self.spare_lost(&error);
                 }
             }

@@ -171,10 +171,6 @@ impl Worker {
         seat.rewound.or(seat.halted)
     }
 
-    fn is_spare(&self) -> bool {
-        self.place == WorkerPlace::Spare && self.lives() && !self.ending && !self.unkillable
-    }
-
     fn candidate(&self) -> SeatCandidate {
         SeatCandidate { worker: self.id, slot: self.slot }
     }
@@ -204,8 +200,7 @@ impl Worker {
         });
         let done = self.done.is_some();
         let PageReading { phase, step, .. } = self.page;
-        let WorkerEvidence { stderr, first_launch } = last;
-        FailureEvidence { rank, error, exit, done, phase, step, first_launch, stderr }
+        FailureEvidence { rank, error, exit, done, phase, step, last }
     }
 
     /// Returns when the worker must have come further, and what it is accused of then.
@@ -311,7 +306,7 @@ impl WorkerIndex {
         if seat.is_some() && worker.done.is_some() {
             self.done = if on { self.done + 1 } else { self.done - 1 };
         }
-        let spare = worker.is_spare();
+        let spare = worker.place == WorkerPlace::Spare && worker.lives() && !worker.ending && !worker.unkillable;
         put(&mut self.warm, id, spare && worker.warm, on);
         put(&mut self.warming, id, spare && !worker.warm, on);
         put(&mut self.living, id, !worker.unkillable, on);

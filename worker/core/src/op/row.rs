@@ -29,7 +29,6 @@ impl Launch<'_> {
     }
 }
 
-/// Results of a launch.
 pub type Launched = Result<Outs, OpErrorKind>;
 
 /// Whether a kernel takes the operands; if not, the reason.
