@@ -71,7 +71,6 @@ impl Broker {
         &self.socket
     }
 
-    /// Returns the path of the socket for scripts.
     pub fn script_socket(&self) -> &Path {
         &self.script_socket
     }

@@ -346,7 +346,6 @@ pub struct FirstLaunch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerProgress {
     pub worker: WorkerId,
-    /// Number of the phase.
     pub phase: u32,
     pub step: u64,
     /// Time that it waited for others since the round began.

@@ -81,8 +81,9 @@ pub(crate) struct LeaderShell<'a> {
     epoch: Epoch,
     members: Vec<NodeId>,
     /// Inputs that follow at once from effects.
-    pending: Vec<Input>,
-    outcome: Option<RunOutcome>,
+    pub(crate) pending: Vec<Input>,
+    /// How the run ended, once the supervisor has finished.
+    pub(crate) outcome: Option<RunOutcome>,
 }
 
 impl<'a> LeaderShell<'a> {
@@ -174,19 +175,9 @@ impl<'a> LeaderShell<'a> {
         to_own
     }
 
-    /// Returns what followed from effects since the last call.
-    pub(crate) fn take_pending(&mut self) -> Vec<Input> {
-        std::mem::take(&mut self.pending)
-    }
-
     /// Returns the events that wait to be recorded by the caller.
     pub(crate) fn take_events(&mut self) -> Vec<EventKind> {
         self.parts.journal.take()
-    }
-
-    /// Returns how the run ended, once the supervisor has finished.
-    pub(crate) fn take_outcome(&mut self) -> Option<RunOutcome> {
-        self.outcome.take()
     }
 
     /// Returns whether other nodes take part.

@@ -27,11 +27,6 @@ impl SentPage {
     fn is_same(&self, page: &WorkerProgress) -> bool {
         WorkerProgress { idle: page.idle, ..self.page } == *page
     }
-
-    /// Returns whether the worker gave a sign of progress since then.
-    fn is_older(&self, page: &WorkerProgress, now: Duration) -> bool {
-        page.idle + HEARTBEAT_DIFFERENCE_MIN < self.page.idle + now.saturating_sub(self.at)
-    }
 }
 
 /// Control pages as the leader knows them.
@@ -71,7 +66,9 @@ impl PageWatch {
         let mut heartbeats = false;
         pages.retain(|page| match self.sent.get(&page.worker) {
             Some(sent) if sent.is_same(page) => {
-                let is_newer = with_heartbeats && sent.is_older(page, list.now);
+                // The worker gave a sign of progress since then.
+                let idle = sent.page.idle + list.now.saturating_sub(sent.at);
+                let is_newer = with_heartbeats && page.idle + HEARTBEAT_DIFFERENCE_MIN < idle;
                 heartbeats |= is_newer;
                 is_newer
             }

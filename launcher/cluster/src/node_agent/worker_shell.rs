@@ -195,7 +195,9 @@ impl NodeShell for WorkerShell {
         match effect {
             NodeEffect::LookAtRun(facts) => self.look_at_run(facts),
             NodeEffect::Admit { worker, standby } => {
-                let standby = standby.map(|standby| Box::new(self.completed_standby(*standby)));
+                let (store_host, store_port) = self.store().unwrap_or_default();
+                let threads = self.worker.threads;
+                let standby = standby.map(|standby| Box::new(Standby { store_host, store_port, threads, ..*standby }));
                 self.ask_broker(Command::Expect { worker, standby });
             }
             NodeEffect::Spawn { worker, seat, logs } => self.spawn(worker, seat, &logs),
@@ -260,11 +262,6 @@ impl WorkerShell {
     /// Returns where the workers of this node reach the store.
     fn store(&self) -> Option<StoreAddress> {
         self.rendezvous.as_ref().map(|rendezvous| rendezvous.store()).or_else(|| self.store.clone())
-    }
-
-    fn completed_standby(&self, standby: Standby) -> Standby {
-        let (store_host, store_port) = self.store().unwrap_or_default();
-        Standby { store_host, store_port, threads: self.worker.threads, ..standby }
     }
 
     fn seat(&mut self, round: u64, seats: BTreeMap<WorkerId, Assignment>) {

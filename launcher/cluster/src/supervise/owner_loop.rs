@@ -202,7 +202,7 @@ impl<'a, S: NodeShell> OwnerLoop<'a, S> {
                 return;
             }
             self.to_node.extend(leader.handle(std::mem::take(&mut self.to_leader)));
-            self.to_leader.extend(leader.take_pending());
+            self.to_leader.append(&mut leader.pending);
             leader.take_events().into_iter().for_each(&mut self.emit);
         }
     }
@@ -379,13 +379,12 @@ impl OwnerLoop<'_, WorkerShell> {
         }
     }
 
-    /// Returns how the loop ended, if it has.
     fn ended(&mut self) -> Option<LoopEnd> {
         if self.gave_up {
             return Some(LoopEnd::NotPrepared);
         }
         match &mut self.leading {
-            Leading::Yes(leader) => leader.take_outcome().map(LoopEnd::Led),
+            Leading::Yes(leader) => leader.outcome.take().map(LoopEnd::Led),
             Leading::No | Leading::Preparing(_) => self.node_end.take().map(LoopEnd::Followed),
         }
     }

@@ -78,7 +78,7 @@ impl OwnerLoop<'_, ProgramShell> {
     fn run_until_group_ends(&mut self) -> Result<GroupEnd, AgentError> {
         loop {
             self.drive();
-            if let Some(error) = self.failure.take().or_else(|| self.shell.take_failure()) {
+            if let Some(error) = self.failure.take().or_else(|| self.shell.failure.take()) {
                 return Err(error);
             }
             match self.node_end.take() {

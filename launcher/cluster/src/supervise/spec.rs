@@ -12,7 +12,6 @@ use crate::{
 use enn_process::{Guard, run_dir::LockWitness};
 use std::{rc::Rc, time::Duration};
 
-/// Name of the only node.
 pub(super) const ONLY_NODE: NodeId = NodeId(0);
 /// Longest silence of the agent of another node whose connection stands: its disk may be slow.
 pub(super) const AGENT_SILENCE_MAX: Duration = Duration::from_secs(60);

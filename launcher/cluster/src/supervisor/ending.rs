@@ -54,7 +54,9 @@ impl Supervisor {
             let reason = "the run is to stop: its workers save the state that they keep".to_owned();
             self.round.regroup_reason = Some(reason.clone());
             self.leave(reason);
-        } else if self.phase == Phase::Starting && self.workers.is_any_unconnected() {
+        } else if self.phase == Phase::Starting
+            && self.workers.seated().any(|worker| worker.lives() && worker.connected.is_none())
+        {
             // No step was done in this round, and none is waited for: one that hangs may never connect.
             self.note_lost_state();
             self.close();
@@ -264,7 +266,7 @@ impl Supervisor {
             checkpoint: self.record.checkpoint.clone(),
             unsaved,
             unkillable: unkillable.collect(),
-            chunks: self.record.take_chunks(),
+            chunks: std::mem::take(&mut self.record.chunks).into_values().collect(),
         };
         self.out.push(Effect::Finish(Box::new(outcome)));
     }

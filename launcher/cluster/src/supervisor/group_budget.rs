@@ -36,7 +36,6 @@ struct EarlyLook {
 /// What was used of the budget.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct GroupBudget {
-    /// Restarts in all.
     pub(super) restarts: u32,
     /// When the last ones happened, as many as can matter.
     times: VecDeque<Time>,

@@ -66,7 +66,6 @@ pub struct Supervisor {
     pub(super) giving_up: Option<String>,
     pub(super) recovering: Option<RecoveryClock>,
     pub(super) spares: SpareStarts,
-    /// Number of the next round.
     pub(super) next_round: u64,
     /// The newest directory for logs that was asked for.
     pub(super) log_dir: Option<LogDir>,
@@ -234,7 +233,7 @@ impl Supervisor {
             worker,
             stop,
             self.hang_check(),
-            self.inquiry_end(),
+            self.round.inquiry.as_ref().filter(|_| self.phase.is_under_way()).map(|inquiry| inquiry.until),
             self.next_spare(),
             self.next_look(),
             silence,
@@ -263,10 +262,6 @@ impl Supervisor {
             Phase::HandingOff { handed_off, .. } => self.end_hand_off(handed_off),
             Phase::Closing { .. } => self.end_closing(),
         }
-    }
-
-    fn is_paused(&self) -> bool {
-        matches!(self.phase, Phase::Paused { .. })
     }
 
     /// Returns whether survivors keep their state.
@@ -372,7 +367,8 @@ impl Supervisor {
             attempt: self.round.attempt.clone(),
             restarts: self.record.restarts,
             // A death while the run is paused is charged when it goes on.
-            failures: self.budget.failures + u32::from(self.is_paused() && self.round.cause.is_some()),
+            failures: self.budget.failures
+                + u32::from(matches!(self.phase, Phase::Paused { .. }) && self.round.cause.is_some()),
             early_failures: self.budget.early_failures,
             proven: self.budget.proven,
             spare_deaths: self.spares.deaths,

@@ -3,6 +3,7 @@
 use super::{
     budget::spare_backoff,
     effect::Effect,
+    group_budget::GroupBudget,
     input::{MembershipEnd, Time},
     limits::{CHECK_PERIOD, END_GRACE, FIND_WAIT_MAX, HALT_WAIT_MAX, NAME_BITS, TAKE_OVER_WAIT_MAX},
     machine::Supervisor,
@@ -38,7 +39,11 @@ impl Supervisor {
         self.successor = true;
         if self.runs_programs() {
             self.learn(snapshot.clone());
-            return self.take_over_group(&snapshot);
+            // All nodes begin anew.
+            self.successor = false;
+            self.programs.budget = GroupBudget::of_leader_before(snapshot.restarts, snapshot.early_failures, self.now);
+            self.phase = Phase::Gathering { check: self.next_check() };
+            return;
         }
         self.phase = Phase::TakingOver { until: TAKE_OVER_WAIT_MAX };
         self.out.push(Effect::AcquireRunDir);

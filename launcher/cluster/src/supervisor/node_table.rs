@@ -217,7 +217,6 @@ impl NodeTable {
         staying.filter_map(|(index, _)| self.room(*index)).collect()
     }
 
-    /// Returns the room on a node.
     pub(super) fn room(&self, index: NodeIndex) -> Option<NodeRoom> {
         let NodeEntry { workers, workers_max, .. } = *self.nodes.get(&index)?;
         Some(NodeRoom { node: index, workers, workers_max })

@@ -6,7 +6,7 @@
 
 use super::{
     effect::{Effect, RunEnd},
-    group_budget::{GroupBudget, GroupDecision},
+    group_budget::GroupDecision,
     input::{MembershipEnd, Time},
     limits::NAME_BITS,
     machine::Supervisor,
@@ -23,7 +23,7 @@ use enn_common::{
     id::{Rank, Round, WorkerId},
     wire::{
         node::{RoundEnd, RunEnd as GroupRunEnd},
-        node_agent::{Epoch, Inventory, NodeCommand, RunSnapshot, StopSignal},
+        node_agent::{Epoch, Inventory, NodeCommand, StopSignal},
     },
 };
 use std::collections::BTreeSet;
@@ -35,13 +35,6 @@ impl Supervisor {
     /// Returns whether the workers are any programs.
     pub(super) fn runs_programs(&self) -> bool {
         matches!(self.settings.run.contract, Contract::Env(_))
-    }
-
-    /// This node leads a run of programs that another one led: all nodes begin anew.
-    pub(super) fn take_over_group(&mut self, snapshot: &RunSnapshot) {
-        self.successor = false;
-        self.programs.budget = GroupBudget::of_leader_before(snapshot.restarts, snapshot.early_failures, self.now);
-        self.phase = Phase::Gathering { check: self.next_check() };
     }
 
     /// The nodes have to agree again: each ends its workers first.
@@ -112,13 +105,6 @@ impl Supervisor {
         self.workers.add(worker);
         self.programs.unstarted.insert(id);
         id
-    }
-
-    /// A node started a program.
-    pub(super) fn program_started(&mut self, id: WorkerId, pid: u32) {
-        self.workers.edit(id, |worker| worker.pid = Some(pid));
-        self.programs.unstarted.remove(&id);
-        self.round.progress_at = self.now;
     }
 
     /// A worker failed: it is looked at whether it had met the others.

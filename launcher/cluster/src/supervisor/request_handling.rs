@@ -4,7 +4,7 @@ use super::{
     effect::RequestId,
     machine::Supervisor,
     phase::Phase,
-    requests::{AcceptedRequest, HOLD_MAX, HeldRequest, LEADS_NO_MORE, REPLICATION_WAIT_MAX, refusal},
+    requests::{AcceptedRequest, HOLD_MAX, HeldRequest, LEADS_NO_MORE, REPLICATION_WAIT_MAX, rejection},
     seating::NodeIndex,
 };
 use enn_common::{
@@ -20,7 +20,7 @@ impl Supervisor {
     /// A user asks for something.
     pub(super) fn hold_request(&mut self, id: RequestId, request: Request) {
         if self.phase == Phase::Over || self.control_closed {
-            return self.out.push(refusal(id, LEADS_NO_MORE));
+            return self.out.push(rejection(id, LEADS_NO_MORE));
         }
         self.requests.held.push(HeldRequest { id, request, until: self.now + HOLD_MAX });
     }
@@ -36,7 +36,7 @@ impl Supervisor {
                 self.requests.held.push(held);
             } else {
                 let reason = "this node has just taken over and waits for the others; ask again";
-                self.out.push(refusal(held.id, reason));
+                self.out.push(rejection(held.id, reason));
             }
         }
         self.out.extend(self.requests.answers(self.now));
@@ -51,7 +51,7 @@ impl Supervisor {
                 let until = self.now + REPLICATION_WAIT_MAX;
                 self.requests.accepted.insert(id, AcceptedRequest { says, requests, unheard, until });
             }
-            Err(reason) => self.out.push(refusal(id, reason)),
+            Err(reason) => self.out.push(rejection(id, reason)),
         }
     }
 

@@ -74,7 +74,7 @@ impl PendingRequests {
 
     /// Returns the answers to all that is left: no request is served any more.
     pub(super) fn close(&mut self) -> Vec<Effect> {
-        let refused = |held: HeldRequest| refusal(held.id, LEADS_NO_MORE);
+        let refused = |held: HeldRequest| rejection(held.id, LEADS_NO_MORE);
         let held = std::mem::take(&mut self.held).into_iter().map(refused);
         let accepted = std::mem::take(&mut self.accepted).into_iter();
         held.chain(accepted.map(|(id, accepted)| Effect::Answer { id, answer: accepted.answer() })).collect()
@@ -88,7 +88,7 @@ impl PendingRequests {
 }
 
 /// Returns the answer to a request that is refused.
-pub(super) fn refusal(id: RequestId, reason: impl Into<String>) -> Effect {
+pub(super) fn rejection(id: RequestId, reason: impl Into<String>) -> Effect {
     Effect::Answer { id, answer: Answer::Refused { reason: reason.into() } }
 }
 

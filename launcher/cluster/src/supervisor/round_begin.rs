@@ -141,7 +141,9 @@ impl Supervisor {
             self.cannot_seat(seats.len(), limits.fewest);
             return true;
         }
-        if seats.iter().any(|seat| self.is_device_held(seat)) {
+        let is_device_held =
+            |seat: &PlannedSeat| !matches!(seat.taker, Taker::Kept(_)) && self.workers.is_being_left(seat.slot);
+        if seats.iter().any(is_device_held) {
             return false;
         }
         if kept {
@@ -170,11 +172,6 @@ impl Supervisor {
     pub(super) fn log_dir_made(&mut self, round: u64, error: Option<String>) {
         self.log_dir.iter_mut().filter(|dir| dir.round == round).for_each(|dir| dir.made = true);
         error.iter().for_each(|error| self.effect_failed(EffectKind::MakeLogDir, error));
-    }
-
-    /// Returns whether another process holds the device of a seat.
-    fn is_device_held(&self, seat: &PlannedSeat) -> bool {
-        !matches!(seat.taker, Taker::Kept(_)) && self.workers.is_being_left(seat.slot)
     }
 
     fn cannot_seat(&mut self, seats: usize, needed: u32) {

@@ -89,7 +89,6 @@ pub enum RunJob {
         /// Directory for chunks.
         out: PathBuf,
         chunk_rows: u64,
-        /// Rows in all.
         rows: u64,
         /// Row ranges that are complete already.
         done: Vec<(u64, u64)>,

@@ -205,11 +205,6 @@ impl Supervisor {
         self.round.inquiry = Some(HangInquiry { hung, until: self.now + limit, awaited, stacks: None });
     }
 
-    /// Returns when stacks are not waited for any more.
-    pub(super) fn inquiry_end(&self) -> Option<Time> {
-        self.round.inquiry.as_ref().filter(|_| self.phase.is_under_way()).map(|inquiry| inquiry.until)
-    }
-
     /// Answer to `CollectStacks`.
     pub(super) fn stacks_written(&mut self, node: NodeIndex, round: Round, dir: PathBuf) {
         if let Some(inquiry) = self.round.inquiry.as_mut().filter(|_| round == self.round.number) {

@@ -23,10 +23,12 @@ use std::time::Duration;
 impl Supervisor {
     /// A node started a process.
     pub(super) fn worker_started(&mut self, id: WorkerId, pid: u32) {
-        if self.runs_programs() {
-            return self.program_started(id, pid);
-        }
         self.workers.edit(id, |worker| worker.pid = Some(pid));
+        if self.runs_programs() {
+            self.programs.unstarted.remove(&id);
+            self.round.progress_at = self.now;
+            return;
+        }
         let Some(worker) = self.workers.get(id) else { return };
         let local_rank = worker.slot.index;
         let host = self.host(worker.slot.node);
@@ -164,7 +166,7 @@ impl Supervisor {
                 let evidence = worker.evidence(Rank(worker.slot.index.0), evidence);
                 self.quarantine_blamed(&evidence);
                 if !told_to_end && !worker.unkillable {
-                    let error = worker.error.clone().unwrap_or(evidence.stderr);
+                    let error = worker.error.clone().unwrap_or(evidence.last.stderr);
                     self.spare_lost(&error);
                 }
             }

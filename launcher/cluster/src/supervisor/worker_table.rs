@@ -147,17 +147,13 @@ impl Worker {
     }
 
     pub(super) fn seat(&self) -> Option<&Seat> {
-        match &self.place {
-            WorkerPlace::Seat(seat) if !self.unkillable => Some(seat),
-            WorkerPlace::Seat(_) | WorkerPlace::Spare | WorkerPlace::Dismissed { .. } => None,
-        }
+        let WorkerPlace::Seat(seat) = &self.place else { return None };
+        (!self.unkillable).then_some(seat)
     }
 
     pub(super) fn seat_mut(&mut self) -> Option<&mut Seat> {
-        match &mut self.place {
-            WorkerPlace::Seat(seat) if !self.unkillable => Some(seat),
-            WorkerPlace::Seat(_) | WorkerPlace::Spare | WorkerPlace::Dismissed { .. } => None,
-        }
+        let WorkerPlace::Seat(seat) = &mut self.place else { return None };
+        (!self.unkillable).then_some(seat)
     }
 
     pub(super) fn rank(&self) -> Option<Rank> {
@@ -173,10 +169,6 @@ impl Worker {
     pub(super) fn kept_step(&self) -> Option<u64> {
         let seat = self.seat().filter(|seat| seat.stateful && self.stands())?;
         seat.rewound.or(seat.halted)
-    }
-
-    fn is_spare(&self) -> bool {
-        self.place == WorkerPlace::Spare && self.lives() && !self.ending && !self.unkillable
     }
 
     fn candidate(&self) -> SeatCandidate {
@@ -208,8 +200,7 @@ impl Worker {
         });
         let done = self.done.is_some();
         let PageReading { phase, step, .. } = self.page;
-        let WorkerEvidence { stderr, first_launch } = last;
-        FailureEvidence { rank, error, exit, done, phase, step, first_launch, stderr }
+        FailureEvidence { rank, error, exit, done, phase, step, last }
     }
 
     /// Returns when the worker must have come further, and what it is accused of then.
@@ -315,7 +306,7 @@ impl WorkerIndex {
         if seat.is_some() && worker.done.is_some() {
             self.done = if on { self.done + 1 } else { self.done - 1 };
         }
-        let spare = worker.is_spare();
+        let spare = worker.place == WorkerPlace::Spare && worker.lives() && !worker.ending && !worker.unkillable;
         put(&mut self.warm, id, spare && worker.warm, on);
         put(&mut self.warming, id, spare && !worker.warm, on);
         put(&mut self.living, id, !worker.unkillable, on);
@@ -368,7 +359,6 @@ impl WorkerTable {
         self.workers.get(&id)
     }
 
-    /// Changes a worker.
     pub(super) fn edit<T>(&mut self, id: WorkerId, change: impl FnOnce(&mut Worker) -> T) -> Option<T> {
         let worker = self.workers.get_mut(&id)?;
         self.index.set(worker, self.grace, false);
@@ -404,7 +394,6 @@ impl WorkerTable {
         ids.iter().filter_map(|id| self.workers.get(id))
     }
 
-    /// Returns the workers on a node.
     pub(super) fn on(&self, node: NodeIndex) -> Vec<WorkerId> {
         self.index.by_node.get(&node).into_iter().flatten().copied().collect()
     }
@@ -439,11 +428,6 @@ impl WorkerTable {
     /// Returns whether all workers with a seat have left the round; so it is when none has one.
     pub(super) fn all_stand(&self) -> bool {
         self.index.not_standing.is_empty()
-    }
-
-    /// Returns whether a worker with a seat has not connected.
-    pub(super) fn is_any_unconnected(&self) -> bool {
-        self.seated().any(|worker| worker.lives() && worker.connected.is_none())
     }
 
     /// Returns whether all workers with a seat can do steps.

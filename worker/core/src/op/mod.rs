@@ -89,8 +89,7 @@ operations! {
     GradAdd => layout::grad_add;
     Detach => layout::detach;
     Flip => layout::flip;
-    LayerNorm, LayerNormBackward => norm::layer_norm;
-    RmsNorm, RmsNormBackward => norm::rms_norm;
+    LayerNorm, LayerNormBackward, RmsNorm, RmsNormBackward => norm::alone;
     AddNorm, AddNormBackward => norm::add_norm;
     GatedNorm, GatedNormBackward => norm::gated_norm;
     Softmax, SoftmaxBackward, LogSoftmax, LogSoftmaxBackward => norm::softmax;

@@ -66,7 +66,7 @@ pub(crate) struct ProgramShell {
     /// Inputs that follow at once from effects.
     pending: Vec<NodeInput>,
     /// The machine refused something that the launcher needs.
-    failure: Option<AgentError>,
+    pub(crate) failure: Option<AgentError>,
 }
 
 impl ProgramShell {
@@ -157,11 +157,6 @@ impl ProgramShell {
     /// Returns the children of the launcher that are no workers.
     fn own_processes(&self) -> impl Iterator<Item = u32> {
         self.starter.pids().chain([self.guard.pid()])
-    }
-
-    /// Returns why the launcher cannot go on, once it cannot.
-    pub(crate) fn take_failure(&mut self) -> Option<AgentError> {
-        self.failure.take()
     }
 }
 

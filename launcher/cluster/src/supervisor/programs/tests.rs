@@ -12,7 +12,7 @@ use crate::{
 use enn_common::{
     config::train::Recovery,
     kernels::KernelBook,
-    wire::node_agent::{NodeEvent, WorkerExit, WorkerProgress},
+    wire::node_agent::{NodeEvent, RunSnapshot, WorkerExit, WorkerProgress},
 };
 use std::time::Duration;
 

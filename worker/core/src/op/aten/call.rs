@@ -154,7 +154,6 @@ impl AtenCall {
         Ok(Self { operator: Arc::new(operator), args, writes })
     }
 
-    /// Number of operands.
     pub fn operands(&self) -> usize {
         self.writes.len()
     }
