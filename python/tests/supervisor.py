@@ -17,6 +17,8 @@ from enn.elastic.messages import FrameReader, encode
 
 PYTHON_DIR = Path(__file__).resolve().parent.parent
 WAIT_SECONDS_MAX = 60
+# A worker that does not leave a broken round in this time is killed.
+HALT_SECONDS_MAX = 4
 
 
 @dataclass
@@ -59,7 +61,9 @@ class Supervisor:
         self.is_broken = False
         self.codes: dict[int, int] = {}
         self.pending: list[tuple[socket.socket, FrameReader]] = []
+        self.connections: list[socket.socket] = []
         self.killed_at = None
+        self.broken_at = 0.0
         for rank in range(world):
             self._start(rank)
         for _ in range(spares):
@@ -92,6 +96,28 @@ class Supervisor:
             self._send(spare, "stop")
             spare.popen.wait(WAIT_SECONDS_MAX)
 
+    def ends(self) -> list[str]:
+        """Returns what workers printed at their end, by rank."""
+        return sorted(line for line in self.outputs().splitlines() if line.startswith(("end ", "stopped ")))
+
+    def all_attached(self) -> bool:
+        return all(one.connection is not None for one in self.processes)
+
+    def all_ready(self, round_number: int) -> bool:
+        """Returns whether all ranks have joined a round that is no earlier than this one."""
+        seated = [one for one in self.processes if one.seat is not None]
+        return self.round >= round_number and len(seated) == self.world and all(one.is_ready for one in seated)
+
+    def seconds_to_the_next_step(self) -> float:
+        """Returns the time from the last kill to the end of the first step of all ranks behind it. All ranks must have done one."""
+        ready = max(entry[0] for entry in self.log if entry[1] == "ready")
+        firsts = []
+        for process in self.processes:
+            if process.seat is not None:
+                marks = (self.root / f"steps-{process.popen.pid}").read_text().splitlines()
+                firsts.append(min(time for time in (float(mark.split()[0]) for mark in marks) if time > ready - 0.002))
+        return max(firsts) - self.killed_at
+
     def stop(self) -> None:
         """Asks all workers to end."""
         for process in self.processes:
@@ -106,6 +132,8 @@ class Supervisor:
     def close(self) -> None:
         for process in self.processes:
             _kill_group(process.popen)
+        for connection in self.connections:
+            connection.close()
         self.listener.close()
         self.directory.cleanup()
 
@@ -115,11 +143,20 @@ class Supervisor:
     def __exit__(self, *_):
         self.close()
 
+    def end_round(self, reason: str) -> None:
+        """Tells all that the round is over. A worker that does not leave it is killed."""
+        if self.is_broken:
+            return
+        self.is_broken = True
+        self.broken_at = time.monotonic()
+        for other in self.processes:
+            if other.round == self.round and other.seat is not None:
+                self._send(other, "broken", round=self.round, reason=reason)
+
     # How it works.
 
     def _start(self, seat: int | None) -> None:
         number = sum(1 for _ in self.root.glob("output-*"))
-        output = open(self.root / f"output-{number}", "w")
         environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
         environment |= {
             "PYTHONPATH": str(PYTHON_DIR),
@@ -131,7 +168,8 @@ class Supervisor:
         }
         environment |= self.environment
         command = [sys.executable, self.script, *self.arguments]
-        popen = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
+        with open(self.root / f"output-{number}", "w") as output:
+            popen = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
         self.processes.append(Process(number, popen, seat))
         self._note("started", number, seat)
 
@@ -142,7 +180,8 @@ class Supervisor:
         sockets = [one.connection for one in self.processes if one.connection] + [one for one, _ in self.pending]
         readable, _, _ = select.select([self.listener, *sockets], [], [], 0.005)
         if self.listener in readable:
-            self.pending.append((self.listener.accept()[0], FrameReader()))
+            self.connections.append(self.listener.accept()[0])
+            self.pending.append((self.connections[-1], FrameReader()))
         for connection, reader in list(self.pending):
             if connection in readable:
                 self._attach(connection, reader)
@@ -235,18 +274,20 @@ class Supervisor:
             spares[0].seat = process.seat
         else:
             self._start(process.seat)
-        if not self.is_broken:
-            self.is_broken = True
-            for other in self.processes:
-                if other.round == self.round:
-                    self._send(other, "broken", round=self.round, reason=f"rank {process.seat} ended")
+        self.end_round(f"rank {process.seat} ended")
 
     def _maybe_seat(self) -> None:
         """Begins the next round once all that had a seat in the ended one have left it."""
         if not self.is_broken:
             return
         held = [one for one in self.processes if one.seat is not None and one.connection is not None and one.round == self.round]
-        if any(one.halted is None for one in held):
+        late = [one for one in held if one.halted is None]
+        if late and time.monotonic() > self.broken_at + HALT_SECONDS_MAX:
+            for one in late:
+                self._note("late", one.seat)
+                one.popen.kill()
+                one.round = None
+        if late:
             return
         whole = [one for one in held if one.halted["whole"]]
         best = max(whole, key=lambda one: one.halted["step"], default=None)

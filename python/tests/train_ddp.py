@@ -1,6 +1,7 @@
 """A training script for tests: DDP on the CPU with BatchNorm, Dropout, scheduler, averaged weights, and a loader with worker processes.
 
-Arguments: key=value of steps (epochs of 16 steps), loaders, ms (sleep in a step), except (1: a bare `except Exception` around the step).
+Arguments: key=value of epochs (of 16 steps), loaders (worker processes), persistent (1: loaders live on), ms (sleep in a step), except (1: a
+bare `except Exception` around the step; 2: one around the backward pass, so that the optimizer steps with wrong gradients).
 """
 
 import hashlib
@@ -43,8 +44,8 @@ def build():
     )
 
 
-def digest(*modules):
-    data = b"".join(tensor.numpy().tobytes() for module in modules for tensor in module.state_dict().values())
+def digest(tensors):
+    data = b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)
     return hashlib.sha256(data).hexdigest()[:16]
 
 
@@ -60,11 +61,17 @@ def one_step(net, state, batch):
     rows, targets = batch
     state.optimizer.zero_grad()
     loss = F.mse_loss(net(rows + 0.01 * torch.randn(8)), targets)
-    loss.backward()
+    if OPTIONS["except"] == 2:
+        try:
+            loss.backward()
+        except Exception as error:
+            print("swallowed", type(error).__name__, flush=True)
+    else:
+        loss.backward()
     state.optimizer.step()
     state.scheduler.step()
     state.ema.update_parameters(state.model)
-    state.total = state.total + loss.item()
+    state.rows += rows.shape[0]
     state.step += 1
 
 
@@ -73,12 +80,12 @@ def main():
     model = build()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-2, total_steps=OPTIONS["epochs"] * 16)
-    ema = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9), use_buffers=True)
+    ema = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
     sampler = elastic.Sampler(ROWS, GLOBAL_BATCH, seed=3)
     loader = torch.utils.data.DataLoader(
         Rows(), batch_sampler=sampler, num_workers=OPTIONS["loaders"], persistent_workers=bool(OPTIONS["persistent"] and OPTIONS["loaders"])
     )
-    state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, ema=ema, sampler=sampler, total=0.0)
+    state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, ema=ema, sampler=sampler, rows=0)
 
     @elastic.run(state)
     def train(state):
@@ -88,7 +95,7 @@ def main():
             for batch in state.sampler.batches(loader):
                 if OPTIONS["ms"]:
                     time.sleep(OPTIONS["ms"] / 1000)
-                if OPTIONS["except"]:
+                if OPTIONS["except"] == 1:
                     try:
                         one_step(net, state, batch)
                     except Exception as error:
@@ -102,8 +109,10 @@ def main():
     torch.manual_seed(elastic.rank())
     train(state)
     draws = f"{random.random():.12f} {numpy.random.rand():.12f} {torch.rand(()).item():.12f}"
+    moments = [value for one in optimizer.state.values() for value in one.values()]
+    digests = f"model={digest(model.state_dict().values())} ema={digest(ema.parameters())} optimizer={digest(moments)}"
     word = "stopped" if state.is_stopped else "end"
-    print(f"{word} rank={elastic.rank()} step={state.step} digest={digest(model, ema)} total={state.total:.9f} draws={draws}", flush=True)
+    print(f"{word} rank={elastic.rank()} step={state.step} rows={state.rows} {digests} draws={draws}", flush=True)
 
 
 if __name__ == "__main__":

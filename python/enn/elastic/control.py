@@ -188,12 +188,12 @@ class Control:
         if self._interruption.is_only_protected() and not self._is_interrupted_by_stop:
             # A checkpoint is being written: the state is that of a whole step, and the training thread joins when it is done.
             self.halted(self.round, self.step, whole=True)
-        if now < self._next_raise:
-            return
-        self._next_raise = now + AGAIN_SECONDS
-        if not self._interruption.raise_in_training_thread():
+        if self._interruption.is_left():
             self._leaving_since = None
-        elif now > self._leaving_since + STUCK_SECONDS and not self._stuck_is_said:
+            return
+        if now >= self._next_raise and self._interruption.raise_in_training_thread():
+            self._next_raise = now + AGAIN_SECONDS
+        if now > self._leaving_since + STUCK_SECONDS and not self._stuck_is_said:
             self._stuck_is_said = True
             self._print_stack()
 

@@ -79,6 +79,10 @@ class RoundGroups:
             self.store.set(f"{place}/all", "")
         self.store.wait([f"{place}/all"])
 
+    def is_broken(self) -> bool:
+        """Returns whether a connection to another rank has ended, so that gradients may be wrong even if nothing was raised."""
+        return self._connections.has_ended_one()
+
     def abort(self) -> None:
         """Ends all collectives under way with an error. Called by the control thread."""
         torch_private.abort_nccl_groups()

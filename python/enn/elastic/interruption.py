@@ -99,12 +99,16 @@ class Interruption:
         with self._lock:
             return self._thread is not None and self._protected > 0 and self._protected == self._holds
 
-    def raise_in_training_thread(self) -> bool:
-        """Raises `Interrupted` in the training thread unless it holds; returns whether it is still in the ended round."""
+    def is_left(self) -> bool:
+        """Returns whether the training thread is outside an ended round."""
         with self._lock:
-            if self._thread is None or not self.is_over():
-                return False
-            if self._holds == 0:
+            return self._thread is None or not self.is_over()
+
+    def raise_in_training_thread(self) -> bool:
+        """Raises `Interrupted` in the training thread; returns whether it could: not while that thread holds or is outside."""
+        with self._lock:
+            can = self._thread is not None and self.is_over() and self._holds == 0
+            if can:
                 self._sent = True
                 _set_async_exception(self._thread, Interrupted)
-            return True
+            return can

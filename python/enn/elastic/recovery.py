@@ -2,19 +2,15 @@
 
 import functools
 import gc
-import sys
 import traceback
 
 import torch
 
-from . import random_streams, torch_private, transfer
+from . import torch_private, transfer
 from .errors import ElasticError, Interrupted, Stopped
 from .messages import Seat
-from .steps import Steps
+from .steps import VERDICT_SECONDS_MAX, Steps
 from .worker import ElasticWorker, current
-
-# How long a rank whose collective failed waits to hear that the round is over. After that the failure is its own.
-VERDICT_SECONDS_MAX = 30
 
 
 def run(state):
@@ -60,7 +56,7 @@ class Recovery:
         self._state = state
         self._function = function
         self._modes = {id(part): part.training for module in state._parts.modules.values() for part in module.modules()}
-        self._steps = Steps(state, worker.control, worker.interruption, worker.seat_directory)
+        self._steps = Steps(state, worker.control, worker.groups, worker.interruption, worker.seat_directory)
         self._steps.stop_check = self._stop_if_due
         state.__dict__["_steps"] = self._steps
         worker.steps = self._steps

@@ -19,6 +19,8 @@ from .seat_memory import CONTRIBUTED, DONE, SeatMemory
 OPEN = "open"
 APPLYING = "applying"
 APPLIED = "applied"
+# How long a rank that has lost a connection waits to hear that the round is over. After that the failure is its own.
+VERDICT_SECONDS_MAX = 30
 
 
 class Snapshot:
@@ -46,8 +48,9 @@ class Private:
 class Steps:
     """The steps of a state in training. `directory` is where the records of seats are; `None` keeps none."""
 
-    def __init__(self, state, control, interruption, directory):
+    def __init__(self, state, control, groups, interruption, directory):
         self._state = state
+        self._groups = groups
         self._parts = state._parts
         self._control = control
         self._interruption = interruption
@@ -156,6 +159,8 @@ class Steps:
         """Waits until the device has done what was asked, and looks whether that was in a round that is not over."""
         if torch.cuda.is_initialized():
             torch.cuda.current_stream().synchronize()
+        if self._groups.is_broken() and not self._interruption.wait_until_over(VERDICT_SECONDS_MAX):
+            raise ElasticError(f"the connection to another rank has ended, and the launcher knows of no failure after {VERDICT_SECONDS_MAX} s")
         self._interruption.hold()
         if self._interruption.is_over():
             self._interruption.release()

@@ -6,6 +6,7 @@ here, is run without recovery: `unsupported` says why.
 
 import os
 import re
+import select
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,7 +78,8 @@ class ConnectionsOfGroups:
 
     def __init__(self):
         self._before = None
-        self._inodes: set[str] = set()
+        self._inodes: dict[str, int] = {}
+        self._poll = select.poll()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -90,7 +92,7 @@ class ConnectionsOfGroups:
             try:
                 return make(*args, **kwargs)
             finally:
-                self._inodes |= set(_connections()) - self._before
+                self._note_new()
                 self._before = None
 
         c10d._new_process_group_helper = make_and_note
@@ -98,6 +100,22 @@ class ConnectionsOfGroups:
             yield
         finally:
             c10d._new_process_group_helper = make
+
+    def _note_new(self) -> None:
+        for inode, descriptor in _connections().items():
+            if inode not in self._before:
+                self._inodes[inode] = descriptor
+                self._poll.register(descriptor, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
+
+    def has_ended_one(self) -> bool:
+        """Returns whether one of them has ended, here or at its other end: a collective has failed or will."""
+        if not self._inodes:
+            return False
+        try:
+            is_replaced = any(os.fstat(descriptor).st_ino != int(inode[8:-1]) for inode, descriptor in self._inodes.items())
+        except OSError:
+            return True
+        return is_replaced or bool(self._poll.poll(0))
 
     def cut(self) -> None:
         """Ends all of them in both directions. The collectives on them fail at once, here and in the other ranks."""
@@ -109,7 +127,8 @@ class ConnectionsOfGroups:
 
     def forget(self) -> None:
         """The groups are gone."""
-        self._inodes.clear()
+        self._inodes = {}
+        self._poll = select.poll()
 
 
 def _connections() -> dict[str, int]:

@@ -109,6 +109,7 @@ class ElasticWorker(Worker):
     def check_end_of_step(self) -> None:
         if self.steps is not None:
             self.steps.check_end_of_step()
+            self.interruption.raise_if_over()
 
     def hold(self) -> None:
         self.interruption.hold()
