@@ -16,6 +16,8 @@ import torch.distributed as dist
 from enn.elastic.messages import FrameReader, encode
 
 PYTHON_DIR = Path(__file__).resolve().parent.parent
+# Behind it may stand another release of torch than that of this interpreter.
+PYTHON_PATH = os.pathsep.join([str(PYTHON_DIR), *filter(None, [os.environ.get("PYTHONPATH")])])
 WAIT_SECONDS_MAX = 60
 # A worker that does not leave a broken round in this time is killed.
 HALT_SECONDS_MAX = 4
@@ -159,7 +161,7 @@ class Supervisor:
         number = sum(1 for _ in self.root.glob("output-*"))
         environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
         environment |= {
-            "PYTHONPATH": str(PYTHON_DIR),
+            "PYTHONPATH": PYTHON_PATH,
             "OMP_NUM_THREADS": "1",
             "ENN_SCRIPT_SOCKET": str(self.root / "s"),
             "ENN_WORKER_ID": str(number),

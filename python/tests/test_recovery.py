@@ -9,7 +9,7 @@ import time
 import unittest
 from pathlib import Path
 
-from supervisor import PYTHON_DIR, Supervisor
+from supervisor import PYTHON_PATH, Supervisor
 
 HERE = Path(__file__).resolve().parent
 DDP = str(HERE / "train_ddp.py")
@@ -131,7 +131,7 @@ def pause(supervisor: Supervisor, seconds: float) -> None:
 
 
 def printed(command: list[str]) -> list[str]:
-    environment = os.environ | {"PYTHONPATH": str(PYTHON_DIR), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     return sorted(line for line in done.stdout.splitlines() if line.startswith("end ")) or [done.stderr]
 
