@@ -25,11 +25,13 @@ HALT_SECONDS_MAX = 4
 
 @dataclass
 class Process:
-    """A worker. `seat` is its rank, or `None` for a spare; `round` the last one that it has a seat in."""
+    """A worker. `seat` is its rank, or `None` for a spare; `round` the last one that it has a seat in; `device` the only
+    one that a spare may get."""
 
     number: int
     popen: subprocess.Popen
     seat: int | None
+    device: int | None
     round: int | None = None
     connection: socket.socket | None = None
     reader: FrameReader = field(default_factory=FrameReader)
@@ -39,12 +41,12 @@ class Process:
 
 
 class Supervisor:
-    """Runs `script` in `world` workers. Survivors of a death go on in the next round with a spare, or with a new process, in the empty seat.
+    """Runs `script` in `world` workers, with `spares`, and one spare for each device of `spares_of`. Survivors of a death go on in the next round with a spare, or with a new process, in the empty seat.
 
     `log` has (seconds, event, …) of what happened.
     """
 
-    def __init__(self, script: str, world: int, spares: int = 0, environment: dict | None = None, arguments=()):
+    def __init__(self, script: str, world: int, spares: int = 0, environment: dict | None = None, arguments=(), spares_of=()):
         self.directory = tempfile.TemporaryDirectory(prefix="enn-test-")
         self.root = Path(self.directory.name)
         self.script = script
@@ -70,6 +72,8 @@ class Supervisor:
             self._start(rank)
         for _ in range(spares):
             self._start(None)
+        for device in spares_of:
+            self._start(None, device)
 
     # What a test asks.
 
@@ -157,7 +161,7 @@ class Supervisor:
 
     # How it works.
 
-    def _start(self, seat: int | None) -> None:
+    def _start(self, seat: int | None, device: int | None = None) -> None:
         number = sum(1 for _ in self.root.glob("output-*"))
         environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
         environment |= {
@@ -168,11 +172,15 @@ class Supervisor:
             "ENN_SEAT_DIR": str(self.root / "seats"),
             "ENN_TEST_DIR": str(self.root),
         }
+        if seat is not None:
+            environment |= {"RANK": str(seat), "LOCAL_RANK": str(seat), "WORLD_SIZE": str(self.world)}
+        elif device is not None:
+            environment["LOCAL_RANK"] = str(device)
         environment |= self.environment
         command = [sys.executable, self.script, *self.arguments]
         with open(self.root / f"output-{number}", "w") as output:
             popen = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
-        self.processes.append(Process(number, popen, seat))
+        self.processes.append(Process(number, popen, seat, device))
         self._note("started", number, seat)
 
     def _note(self, *what) -> None:
@@ -271,7 +279,7 @@ class Supervisor:
             return
         if self.codes:
             raise AssertionError(f"seat {process.seat} failed after others had finished\n{self.outputs()}")
-        spares = [one for one in self.spares() if one.connection is not None]
+        spares = [one for one in self.spares() if one.connection is not None and one.device in (None, process.seat)]
         if spares:
             spares[0].seat = process.seat
         else:

@@ -33,9 +33,9 @@ class Control:
     """
 
     def __init__(self, path: str, worker: int, interruption: Interruption, on_broken, on_stop):
+        self._path = path
+        self._worker = worker
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.connect(path)
-        self._socket.settimeout(10)
         self._send_lock = threading.Lock()
         self._answer_lock = threading.Lock()
         self._interruption = interruption
@@ -49,16 +49,21 @@ class Control:
         self._next_raise = 0.0
         self._is_interrupted_by_stop = False
         self._wake = os.eventfd(0)
-        self.is_attached = True
+        self.is_attached = False
         self.is_participating = False
         self.is_stopping = False
         self.round = -1
         self.step = 0
-        self._send("attach", protocol=PROTOCOL, worker=worker, pid=os.getpid())
-        self._thread = threading.Thread(target=self._run, name="enn-control", daemon=True)
-        self._thread.start()
 
     # What the training thread calls.
+
+    def attach(self) -> None:
+        """Connects to the broker, which gives this worker its seat or takes it for a spare that is ready."""
+        self._socket.connect(self._path)
+        self._socket.settimeout(10)
+        self.is_attached = True
+        self._send("attach", protocol=PROTOCOL, worker=self._worker, pid=os.getpid())
+        threading.Thread(target=self._run, name="enn-control", daemon=True).start()
 
     def participate(self) -> None:
         """The training function is about to be entered: from now on the training thread itself leaves broken rounds."""

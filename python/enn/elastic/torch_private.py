@@ -4,6 +4,7 @@
 here, is run without recovery: `unsupported` says why.
 """
 
+import importlib
 import os
 import re
 import select
@@ -52,6 +53,16 @@ def unsupported() -> str | None:
     if missing:
         return f"torch {torch.__version__} has no torch.distributed.distributed_c10d.{missing[0]}"
     return None
+
+
+def import_ahead() -> None:
+    """Imports what the first optimizer and the first `DistributedDataParallel` import, which takes a second or more."""
+    for name in ("torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel.distributed"):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            # Whoever needs it will say so.
+            pass
 
 
 def group_names() -> list[str]:

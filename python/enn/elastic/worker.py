@@ -59,7 +59,12 @@ class ElasticWorker(Worker):
         self.groups = RoundGroups(backend, timeout, self.interruption)
         number = int(_required("ENN_WORKER_ID"))
         self.control = Control(socket_path, number, self.interruption, self.groups.abort, self._has_to_stop)
+        # A spare says that it is ready where it waits for a seat: then all that the script does before is done.
+        self._is_spare = "RANK" not in os.environ
+        if not self._is_spare:
+            self.control.attach()
         self._seat: Seat | None = None
+        self._promised: int | None = None
         self._waiting: Seat | None = None
         self._stop_position: int | None = None
         seats = os.environ.get("ENN_SEAT_DIR")
@@ -79,13 +84,18 @@ class ElasticWorker(Worker):
 
         Raises `ElasticError` if there comes none since the connection to the launcher was lost.
         """
+        if self._is_spare:
+            self._is_spare = False
+            torch_private.import_ahead()
+            self.control.attach()
         seat = self._waiting or self.control.next_seat()
         self._waiting = None
         if seat is None and self.control.is_stopping and self._seat is None:
             sys.exit(0)
         if seat is not None:
-            if self._seat is not None and self._seat.local_rank != seat.local_rank:
-                raise ElasticError(f"local rank {self._seat.local_rank} would become {seat.local_rank}: its device cannot change")
+            if self._promised not in (None, seat.local_rank):
+                raise ElasticError(f"local rank {self._promised} would become {seat.local_rank}: the device of a process cannot change")
+            self._promised = seat.local_rank
             self._seat = seat
             _publish(seat)
         return seat
@@ -100,6 +110,10 @@ class ElasticWorker(Worker):
 
     @property
     def local_rank(self) -> int:
+        if self._is_spare and "LOCAL_RANK" in os.environ:
+            # The launcher keeps this spare for one device.
+            self._promised = int(os.environ["LOCAL_RANK"])
+            return self._promised
         return self.seat.local_rank
 
     def settle(self) -> None:

@@ -4,6 +4,7 @@
 mod agent;
 mod control;
 mod crash;
+mod elastic_python;
 mod followers;
 mod frozen;
 mod known_faults;
