@@ -47,7 +47,7 @@ class Supervisor:
     """
 
     def __init__(self, script: str, world: int, spares: int = 0, environment: dict | None = None, arguments=(), spares_of=()):
-        self.directory = tempfile.TemporaryDirectory(prefix="enn-test-")
+        self.directory = tempfile.TemporaryDirectory(prefix="enn-test-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
         self.root = Path(self.directory.name)
         self.script = script
         self.arguments = list(arguments)

@@ -1,9 +1,9 @@
 """A training script for tests on GPUs: DDP with NCCL, where Python runs ahead of the device.
 
-Arguments: key=value of steps, width, depth, unsafe (1: without waiting for the device and looking at the flag before a step is applied),
-plain (1: what the hooks cost, without them).
+Arguments: key=value of steps, width, depth, unsafe (1: without waiting for the device and looking at the flag before a step is applied).
 """
 
+import faulthandler
 import hashlib
 import os
 import sys
@@ -39,6 +39,10 @@ def mark(text):
 
 def apply_without_looking(self):
     self._interruption.hold()
+
+
+if os.environ.get("ENN_TEST_LOG"):
+    faulthandler.dump_traceback_later(60)
 
 
 def main():

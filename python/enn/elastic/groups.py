@@ -88,6 +88,12 @@ class RoundGroups:
         torch_private.abort_nccl_groups()
         self._connections.cut()
 
+    def destroy(self) -> None:
+        """Ends the groups of the last round as `destroy_process_group` does, unless the script has done so."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        self.store = None
+
     def forget(self) -> None:
         """The training thread has left the round: its groups are no more."""
         torch_private.forget_groups()

@@ -1,5 +1,6 @@
 """The training function, entered again after each change of the world."""
 
+import atexit
 import functools
 import gc
 import traceback
@@ -188,6 +189,8 @@ class Recovery:
         self._steps.leave()
         self._steps.close()
         self._control.detach()
+        # NCCL's threads must not outlive the interpreter. Until then the script may use the groups.
+        atexit.register(self._groups.destroy)
 
 
 def _release_frames(error: BaseException) -> None:

@@ -57,7 +57,9 @@ class _Slot:
         self._buffer_bytes = buffer_bytes
         self._on_device = on_device
         self._map = None
+        self._whole = None
         self._buffers = None
+        self._is_registered = False
 
     def begin(self) -> torch.Tensor:
         if self._map is None:
@@ -86,18 +88,20 @@ class _Slot:
             self._map = mmap.mmap(descriptor, 0)
         finally:
             os.close(descriptor)
-        whole = torch.frombuffer(self._map, dtype=torch.uint8)
-        self._buffers = whole[_HEADER_BYTES : _HEADER_BYTES + self._buffer_bytes]
+        self._whole = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._buffers = self._whole[_HEADER_BYTES : _HEADER_BYTES + self._buffer_bytes]
         if self._on_device and self._buffer_bytes:
-            torch_private.register_host_memory(self._buffers)
+            self._is_registered = torch_private.register_host_memory(self._whole)
 
     def _set_step(self, step: int) -> None:
         _STEP.pack_into(self._map, _STEP_OFFSET, step)
 
     def close(self) -> None:
-        if self._map is not None and self._on_device and self._buffer_bytes:
-            torch_private.unregister_host_memory(self._buffers)
+        if self._is_registered:
+            torch_private.unregister_host_memory(self._whole)
+        self._is_registered = False
         # The map itself is closed when the last tensor over it is gone.
+        self._whole = None
         self._buffers = None
         self._map = None
 

@@ -223,9 +223,20 @@ def copy_tensors(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> No
             torch._foreach_copy_(targets, sources, non_blocking=True)
 
 
-def register_host_memory(tensor: torch.Tensor) -> None:
-    """Makes copies from the device into this memory asynchronous."""
-    torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.numel() * tensor.element_size(), 0)
+def register_host_memory(tensor: torch.Tensor) -> bool:
+    """Makes copies from the device into this memory, which begins at a page, asynchronous. Returns whether that is possible.
+
+    Where it is not (files of most file systems, other than memory file systems) copies wait for the device.
+    """
+    error = torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.numel() * tensor.element_size(), 0)
+    if int(error) == 0:
+        return True
+    try:
+        # The next call would report the error; it is reported here, and forgotten.
+        torch.empty(1, device="cuda").zero_()
+    except RuntimeError:
+        pass
+    return False
 
 
 def unregister_host_memory(tensor: torch.Tensor) -> None:
