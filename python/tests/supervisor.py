@@ -41,7 +41,9 @@ class Process:
 
 
 class Supervisor:
-    """Runs `script` in `world` workers, with `spares`, and one spare for each device of `spares_of`. Survivors of a death go on in the next round with a spare, or with a new process, in the empty seat.
+    """Runs `script` in `world` workers, with `spares`, and one spare for each device of `spares_of`.
+
+    Survivors of a death go on in the next round with a spare, or with a new process, in the empty seat.
 
     `log` has (seconds, event, …) of what happened.
     """
@@ -115,14 +117,22 @@ class Supervisor:
         return self.round >= round_number and len(seated) == self.world and all(one.is_ready for one in seated)
 
     def seconds_to_the_next_step(self) -> float:
-        """Returns the time from the last kill to the end of the first step of all ranks behind it. All ranks must have done one."""
+        """Waits for it, and returns the time from the last kill to the end of the first step of all ranks behind it."""
+        self.run_until(lambda: self._first_steps() is not None)
+        return max(self._first_steps()) - self.killed_at
+
+    def _first_steps(self) -> list[float] | None:
         ready = max(entry[0] for entry in self.log if entry[1] == "ready")
         firsts = []
         for process in self.processes:
             if process.seat is not None:
-                marks = (self.root / f"steps-{process.popen.pid}").read_text().splitlines()
-                firsts.append(min(time for time in (float(mark.split()[0]) for mark in marks) if time > ready - 0.002))
-        return max(firsts) - self.killed_at
+                path = self.root / f"steps-{process.popen.pid}"
+                marks = path.read_text().splitlines() if path.exists() else []
+                later = [seconds for seconds in (float(mark.split()[0]) for mark in marks) if seconds > ready - 0.002]
+                if not later:
+                    return None
+                firsts.append(later[0])
+        return firsts
 
     def stop(self) -> None:
         """Asks all workers to end."""
@@ -171,6 +181,7 @@ class Supervisor:
             "ENN_WORKER_ID": str(number),
             "ENN_SEAT_DIR": str(self.root / "seats"),
             "ENN_TEST_DIR": str(self.root),
+            "ENN_TEST_GO": str(self.root / "go"),
         }
         if seat is not None:
             environment |= {"RANK": str(seat), "LOCAL_RANK": str(seat), "WORLD_SIZE": str(self.world)}
@@ -202,6 +213,9 @@ class Supervisor:
             if process.popen.poll() is not None:
                 self._ended(process)
         self._maybe_seat()
+        if self.all_attached():
+            # Training begins when the spares are ready, too.
+            (self.root / "go").touch()
 
     def _attach(self, connection: socket.socket, reader: FrameReader) -> None:
         messages = reader.feed(connection.recv(1 << 16))

@@ -44,7 +44,6 @@ class Recovery(unittest.TestCase):
             self.kill_at(supervisor, rank=0, step=30)
             supervisor.finish()
             self.assertEqual(supervisor.ends(), self.expected)
-            self.assertLess(supervisor.seconds_to_the_next_step() if supervisor.processes else 0, 5)
 
     def test_without_a_spare_a_new_process_takes_the_seat(self):
         with Supervisor(DDP, 2, arguments=["ms=5"]) as supervisor:

@@ -45,6 +45,13 @@ if os.environ.get("ENN_TEST_LOG"):
     faulthandler.dump_traceback_later(60)
 
 
+def wait_for_go():
+    """Waits until the test lets training begin."""
+    path = os.environ.get("ENN_TEST_GO")
+    while path and not os.path.exists(path):
+        time.sleep(0.005)
+
+
 def main():
     if OPTIONS["unsafe"]:
         steps.Steps._begin_to_apply = apply_without_looking
@@ -59,6 +66,7 @@ def main():
 
     @elastic.run(state)
     def train(state):
+        wait_for_go()
         net = DistributedDataParallel(state.model, device_ids=[device.index], find_unused_parameters=True)
         begin = time.monotonic()
         first = state.step

@@ -44,6 +44,7 @@ class Control:
         self._seats: queue.SimpleQueue[Seat | None] = queue.SimpleQueue()
         self._answered = -1
         self._reported = -1
+        self._leaving = -1
         self._leaving_since = None
         self._stuck_is_said = False
         self._next_raise = 0.0
@@ -168,9 +169,10 @@ class Control:
             # The script has not come to its training function yet.
             self.halted(round_number, self.step, whole=False)
             return
-        self._begin_to_leave()
+        self._begin_to_leave(round_number)
 
-    def _begin_to_leave(self) -> None:
+    def _begin_to_leave(self, round_number: int) -> None:
+        self._leaving = round_number
         self._leaving_since = time.monotonic()
         self._next_raise = self._leaving_since + GRACE_SECONDS
         self._stuck_is_said = False
@@ -181,7 +183,7 @@ class Control:
         if self.is_stopping and not self._is_interrupted_by_stop and self._on_stop():
             self._is_interrupted_by_stop = True
             self._interruption.end_round(self.round, "the launcher asks for the end")
-            self._begin_to_leave()
+            self._begin_to_leave(self.round)
         if self._leaving_since is not None:
             self._drive_out()
         elif self.is_participating and self.step != self._reported:
@@ -192,7 +194,7 @@ class Control:
         now = time.monotonic()
         if self._interruption.is_only_protected() and not self._is_interrupted_by_stop:
             # A checkpoint is being written: the state is that of a whole step, and the training thread joins when it is done.
-            self.halted(self.round, self.step, whole=True)
+            self.halted(self._leaving, self.step, whole=True)
         if self._interruption.is_left():
             self._leaving_since = None
             return

@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import pickle
 import random
 import sys
 from collections.abc import Iterator
@@ -9,25 +10,67 @@ from contextlib import contextmanager
 
 import torch
 
+# 624 words and the position.
+_MT19937_BYTES = 625 * 4
 
-def capture() -> dict:
-    """Returns the states, as picklable values: they are not changed by later draws."""
-    states = {"python": random.getstate(), "torch": _bytes_of(torch.get_rng_state())}
+
+class _Unchanged:
+    """Saves the work of packing a state that is the same as at the last look."""
+
+    def __init__(self):
+        self._python = None
+        self._python_packed = b""
+        self._numpy_raw = None
+        self._numpy_packed = b""
+
+    def python(self) -> bytes:
+        """Returns the state of the module `random`."""
+        state = random.getstate()
+        if state != self._python:
+            self._python = state
+            self._python_packed = pickle.dumps(state, protocol=pickle.HIGHEST_PROTOCOL)
+        return self._python_packed
+
+    def numpy(self, numpy) -> bytes:
+        """Returns the state of `numpy.random`, which takes long to ask for."""
+        raw = _raw_state(numpy)
+        if raw is None or raw != self._numpy_raw:
+            state = numpy.random.get_state()
+            # While a normal number is in store, a draw may leave the generator as it is.
+            self._numpy_raw = None if state[3] else raw
+            self._numpy_packed = pickle.dumps(state, protocol=pickle.HIGHEST_PROTOCOL)
+        return self._numpy_packed
+
+
+_unchanged = _Unchanged()
+
+
+def _raw_state(numpy) -> bytes | None:
+    """Returns the memory of NumPy's global generator, if it is the usual one."""
+    generator = getattr(numpy.random, "get_bit_generator", lambda: None)()
+    if type(generator).__name__ != "MT19937":
+        return None
+    return ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
+
+
+def capture() -> dict[str, bytes]:
+    """Returns the states, packed."""
+    states = {"python": _unchanged.python(), "torch": _bytes_of(torch.get_rng_state())}
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        states["numpy"] = numpy.random.get_state()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["numpy"] = _unchanged.numpy(numpy)
+    if torch.cuda.is_initialized():
         states["cuda"] = _bytes_of(torch.cuda.get_rng_state())
     return states
 
 
-def restore(states: dict) -> None:
+def restore(states: dict[str, bytes]) -> None:
     """Puts states back. A stream that the states do not have stays as it is."""
-    random.setstate(states["python"])
+    random.setstate(pickle.loads(states["python"]))
     torch.set_rng_state(_tensor_of(states["torch"]))
     numpy = sys.modules.get("numpy")
     if numpy is not None and "numpy" in states:
-        numpy.random.set_state(states["numpy"])
+        numpy.random.set_state(pickle.loads(states["numpy"]))
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(_tensor_of(states["cuda"]))
 

@@ -103,7 +103,6 @@ fn a_killed_python_script_goes_on_with_the_same_bits() {
     spared.at_step(spare, 12);
     kill_9(pids[0]);
     let (lines, end) = spared.end(0);
-    for e in &end.events { eprintln!("{:.3} {:.150}", e.time, format!("{:?}", e.what)); }
     assert_eq!(lines, expected);
     let taken = end.all(|what| match what {
         EventKind::SeatTaken { round, rank, pid, spare, .. } => Some((round.0, rank.0, pid.cast_signed(), *spare)),
