@@ -75,6 +75,14 @@ class Recovery(unittest.TestCase):
                 supervisor.finish()
                 self.assertEqual(supervisor.ends(), self.expected)
 
+    def test_without_the_look_wrong_gradients_are_applied(self):
+        with Supervisor(DDP, 2, spares=4, arguments=["except=2", "unsafe=1"]) as supervisor:
+            supervisor.run_until(supervisor.all_attached)
+            for step in (5, 12, 19, 26):
+                self.kill_at(supervisor, rank=1, step=step)
+            supervisor.finish()
+            self.assertNotEqual(supervisor.ends(), self.expected)
+
     def test_seeded_schedules_of_faults(self):
         for seed in range(SCHEDULES):
             with self.subTest(seed=seed), Supervisor(DDP, 2, spares=3, arguments=[f"ms={seed % 3 * 3}"]) as supervisor:

@@ -1,7 +1,8 @@
 """A training script for tests: DDP on the CPU with BatchNorm, Dropout, scheduler, averaged weights, and a loader with worker processes.
 
 Arguments: key=value of epochs (of 16 steps), loaders (worker processes), persistent (1: loaders live on), ms (sleep in a step), except (1: a
-bare `except Exception` around the step; 2: one around the backward pass, so that the optimizer steps with wrong gradients).
+bare `except Exception` around the step; 2: one around the backward pass, so that the optimizer steps with wrong gradients), unsafe (1: without
+looking whether the round is over before a step is applied).
 """
 
 import hashlib
@@ -16,8 +17,9 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import enn.elastic as elastic
+from enn.elastic.steps import Steps
 
-OPTIONS = {"epochs": 4, "loaders": 2, "ms": 0, "except": 0, "persistent": 0} | {
+OPTIONS = {"epochs": 4, "loaders": 2, "ms": 0, "except": 0, "persistent": 0, "unsafe": 0} | {
     key: int(value) for key, value in (one.split("=") for one in sys.argv[1:])
 }
 ROWS = 256
@@ -83,6 +85,8 @@ def wait_for_go():
 
 
 def main():
+    if OPTIONS["unsafe"]:
+        Steps._begin_to_apply = lambda self: self._interruption.hold()
     elastic.init("gloo")
     model = build()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
