@@ -3,4 +3,4 @@
 Importing this package imports neither torch nor NumPy.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.1.0"
