@@ -16,8 +16,9 @@ import traceback
 from .interruption import Interruption
 from .messages import PROTOCOL, FrameReader, ProtocolError, Seat, encode, seat_of
 
-# Period of reports of progress.
-PROGRESS_SECONDS = 0.1
+# Period of reports of progress, and of looks at a training function that is to be left.
+PROGRESS_MS = 100
+LOOK_MS = 10
 # Time for a failed collective to end the training function, before an exception is raised in it, and between two of those.
 GRACE_SECONDS = 0.05
 AGAIN_SECONDS = 0.25
@@ -120,13 +121,16 @@ class Control:
 
     def _run(self) -> None:
         reader = FrameReader()
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
         error = None
         try:
             while self.is_attached:
-                readable, _, _ = select.select([self._socket, self._wake], [], [], self._patience())
+                readable = {descriptor for descriptor, _ in poll.poll(self._patience_ms())}
                 if self._wake in readable:
                     os.eventfd_read(self._wake)
-                if self._socket in readable:
+                if self._socket.fileno() in readable:
                     received = self._socket.recv(1 << 16)
                     if not received:
                         break
@@ -141,10 +145,10 @@ class Control:
         self._seats.put(None)
         self._socket.close()
 
-    def _patience(self) -> float | None:
+    def _patience_ms(self) -> int | None:
         if self._leaving_since is not None or self.is_stopping:
-            return 0.01
-        return PROGRESS_SECONDS if self.is_participating else None
+            return LOOK_MS
+        return PROGRESS_MS if self.is_participating else None
 
     def _on_message(self, message: dict) -> None:
         kind = message["message"]
@@ -176,7 +180,11 @@ class Control:
         self._leaving_since = time.monotonic()
         self._next_raise = self._leaving_since + GRACE_SECONDS
         self._stuck_is_said = False
-        self._on_broken()
+        try:
+            self._on_broken()
+        except Exception as error:
+            # The training thread may be making or losing a group just now. It leaves the round all the same.
+            _say(f"process groups could not be aborted: {error}")
 
     def _look_after(self) -> None:
         """What has to be done while no message comes."""
