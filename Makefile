@@ -24,7 +24,7 @@ TORCH_LIB = $(shell $(PYTHON) worker/setup/libtorch.py --print-lib)
 PASSIVE = export OMP_WAIT_POLICY=passive
 WITH_TORCH = export LD_LIBRARY_PATH="$(TORCH_LIB)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" ENN_BIN_DIR="$(BIN)"
 
-.PHONY: help libtorch build demo check test soak test-gpu test-python conformance releases programs aoti makers pins venv environments torchft bench bench-gpu measured cuda asan fuzz doctor lint deps clean-runs
+.PHONY: help libtorch build build-all demo check test soak test-gpu test-python conformance releases programs aoti makers pins venv environments torchft bench bench-gpu measured cuda asan fuzz doctor lint deps clean-runs
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -33,8 +33,12 @@ libtorch: ## Fetch libtorch into target/libtorch, once
 	@$(PYTHON) worker/setup/libtorch.py
 
 build: libtorch ## Build enn and enn-worker
-	@$(CARGO) build --profile $(PROFILE) --workspace --bins
+	@$(CARGO) build --profile $(PROFILE) --workspace --exclude enn-tests --exclude enn-examples --bins
 	ln -sf enn $(BIN)/enn-torchrun
+
+# Two calls of cargo, since the first one builds what the second one needs: all packages have the same features in both.
+build-all: build ## Also build the programs of tests and examples
+	@$(CARGO) build --profile $(PROFILE) --workspace --bins
 
 demo: build ## Train, predict and report on real weather data with two elastic workers
 	@$(WITH_TORCH)
@@ -62,7 +66,7 @@ check: libtorch ## What to run before each commit: format, clippy, tidy, unit te
 
 # Slurm's tests wait for Slurm: they run beside the others. Tests of documentation run in the crates that have some. WITHOUT is a filter of
 # nextest for tests that are left out.
-test: build ## Every test that needs no GPU
+test: build-all ## Every test that needs no GPU
 	@$(WITH_TORCH)
 	$(PASSIVE)
 	if ! $(CARGO) nextest --version > /dev/null 2>&1; then
@@ -84,7 +88,7 @@ test: build ## Every test that needs no GPU
 	$(CARGO) test --profile $(PROFILE) --workspace --doc --quiet || failed=$$?
 	exit $$failed
 
-soak: build ## The long suites, before a release: hundreds of random faults and kills, a minute of damaged input for each reader (an hour)
+soak: build-all ## The long suites, before a release: hundreds of random faults and kills, a minute of damaged input for each reader (an hour)
 	@$(WITH_TORCH)
 	$(PASSIVE)
 	ENN_CHAOS_SCHEDULES=400 ENN_NODES_SCHEDULES=64 ENN_SAVES_KILLS=100 ENN_CRASH_POINTS=30 \
@@ -98,7 +102,7 @@ soak: build ## The long suites, before a release: hundreds of random faults and 
 	$(PYTHON) tests/soak/add_an_operation.py $(PROFILE)
 	$(PYTHON) tests/soak/add_a_strategy.py $(PROFILE)
 
-test-gpu: build venv ## Tests that need a GPU, two for some; those of our own kernels once more under compute-sanitizer
+test-gpu: build-all venv ## Tests that need a GPU, two for some; those of our own kernels once more under compute-sanitizer
 	@nvidia-smi -L > /dev/null 2>&1 || { echo "error: no NVIDIA GPU was found: nvidia-smi lists none" >&2; exit 4; }
 	if [[ ! -x "$(COMPUTE_SANITIZER)" ]]; then
 		echo "error: $(COMPUTE_SANITIZER) was not found, expected NVIDIA's compute-sanitizer" >&2
@@ -129,7 +133,7 @@ environments: venv ## All downloads of the conformance checks: target/venv, Tens
 	tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" headers --no-deps
 	$(ENN_PYTHON) tests/conformance/_pytorch_source.py
 
-conformance: build venv ## Tests against PyTorch itself
+conformance: build-all venv ## Tests against PyTorch itself
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
 	$(PASSIVE)
 	# The whole workspace, as `make test` has built it: another choice of packages would build what they stand on again.
@@ -142,21 +146,21 @@ conformance: build venv ## Tests against PyTorch itself
 test-python: venv ## Tests of the Python package `enn`, with workers on the CPU that are killed
 	@PYTHONPATH=python $(ENN_PYTHON) -m unittest discover -s python/tests
 
-releases: build venv ## Checkpoints, and `enn run` beside torchrun, in other releases of PyTorch; writes docs/torchrun-releases.md (5 GB in target/envs)
+releases: build-all venv ## Checkpoints, and `enn run` beside torchrun, in other releases of PyTorch; writes docs/torchrun-releases.md (5 GB in target/envs)
 	@$(WITH_TORCH)
 	$(ENN_PYTHON) tests/conformance/_releases.py
 
-programs: build venv ## Trainers of transformers and Lightning, accelerate's tests, executed and forked beside torchrun; PyTorch's tests of torchrun, forked (minutes)
+programs: build-all venv ## Trainers of transformers and Lightning, accelerate's tests, executed and forked beside torchrun; PyTorch's tests of torchrun, forked (minutes)
 	@$(WITH_TORCH)
 	$(ENN_PYTHON) tests/conformance/_programs.py
 	$(ENN_PYTHON) tests/conformance/_pytorch_forked.py
 
-aoti: build venv ## What AOTInductor makes, by the Python of the conformance tests, at work in libtorch; new weights in old code
+aoti: build-all venv ## What AOTInductor makes, by the Python of the conformance tests, at work in libtorch; new weights in old code
 	@$(WITH_TORCH) ENN_NEEDS_MAKERS=1 ENN_AOTI_PYTHON="$(ENN_PYTHON)"
 	# The whole workspace, as `make test` has built it: another choice of packages would build what they stand on again.
 	$(CARGO) test --profile $(PROFILE) --workspace --test pytorch makers::aoti
 
-makers: build venv ## What AOTInductor and ExecuTorch make, in their own runtimes: environments in target/envs (9 GB), minutes
+makers: build-all venv ## What AOTInductor and ExecuTorch make, in their own runtimes: environments in target/envs (9 GB), minutes
 	@$(WITH_TORCH) ENN_NEEDS_MAKERS=1 ENN_MAKER_ENVS="$(TARGET)/envs" ENN_UV="$(TARGET)/tools/uv/bin/uv"
 	$(CARGO) test --profile $(PROFILE) --workspace --test pytorch makers::
 
@@ -167,7 +171,7 @@ torchft: venv ## TorchFT, a peer of the recovery bench, for the PyTorch of targe
 	@$(TARGET)/tools/uv/bin/uv pip install --quiet --python "$(ENN_PYTHON)" --target "$(TARGET)/envs/torchft" --no-deps \
 		--requirement tests/conformance/requirements-torchft.txt
 
-bench: build venv ## Measurements that need no GPU, with the peer beside them
+bench: build-all venv ## Measurements that need no GPU, with the peer beside them
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
 	$(ENN_PYTHON) tests/bench/run.py cpu
 

@@ -27,7 +27,6 @@ pub(crate) enum ReadEnd {
     Closed(Option<String>),
 }
 
-/// Language of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Language {
     /// ENN's own workers.

@@ -44,16 +44,25 @@ pub struct RoundPlan {
     pub seats: BTreeMap<WorkerId, Assignment>,
 }
 
-/// Commands from the agent to the broker, as [`Broker`](crate::Broker)'s methods of these names say them. `Shutdown` ends its thread.
+/// Commands from the agent to the broker.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
+    /// Admit a worker when it connects. Comes before its start. Without a seat it is told to stand by, when `standby` is set.
     Expect { worker: WorkerId, standby: Option<Box<Standby>> },
+    /// Give the plan's workers their seats, now or when they connect.
     BeginRound(Box<RoundPlan>),
+    /// Tell the round's workers that it is over: they leave it and stay connected.
     EndRound { reason: String },
+    /// Tell one worker to end, and close its connection.
     Dismiss { worker: WorkerId },
+    /// Ask a worker that is a script to finish its step, save and end, now or when it attaches.
     StopScript { worker: WorkerId },
+    /// Close all connections: the workers end themselves.
     CloseAll,
+    /// Send a message to every worker with a seat in the round.
     TellAll(Box<ToWorker>),
+    /// Report `Synced` behind everything that has arrived until now.
     Sync { token: u64 },
+    /// End the thread.
     Shutdown,
 }

@@ -3,15 +3,11 @@
 use crate::{
     connection::Language,
     error::BrokerError,
-    event::{BrokerEvent, Command, RoundPlan},
+    event::{BrokerEvent, Command},
     server::{Listener, WAKER, WorkerServer},
     socket_directory::{self, SocketDirectory},
 };
 use crossbeam_channel::{Receiver, Sender, bounded};
-use enn_common::{
-    id::WorkerId,
-    wire::message::{Standby, ToWorker},
-};
 use mio::{Poll, Waker, net::UnixListener};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
@@ -77,7 +73,6 @@ impl Broker {
         &self.socket
     }
 
-    /// Returns the path of the socket for scripts.
     pub fn script_socket(&self) -> &Path {
         &self.script_socket
     }
@@ -87,47 +82,8 @@ impl Broker {
         &self.seat_dir
     }
 
-    /// Admits a worker when it connects. Call before starting it. Without a seat it is told to stand by, when `standby` is set.
-    pub fn expect(&self, worker: WorkerId, standby: Option<Standby>) -> Result<(), BrokerError> {
-        self.command(Command::Expect { worker, standby: standby.map(Box::new) })
-    }
-
-    /// Gives the plan's workers their seats, now or when they connect.
-    pub fn begin_round(&self, plan: RoundPlan) -> Result<(), BrokerError> {
-        self.command(Command::BeginRound(Box::new(plan)))
-    }
-
-    /// Tells the round's workers that it is over: they leave it and stay connected.
-    pub fn end_round(&self, reason: String) -> Result<(), BrokerError> {
-        self.command(Command::EndRound { reason })
-    }
-
-    /// Tells one worker to end, and closes its connection.
-    pub fn dismiss(&self, worker: WorkerId) -> Result<(), BrokerError> {
-        self.command(Command::Dismiss { worker })
-    }
-
-    /// Asks a worker that is a script to finish its step, save and end, now or when it attaches.
-    pub fn stop_script(&self, worker: WorkerId) -> Result<(), BrokerError> {
-        self.command(Command::StopScript { worker })
-    }
-
-    /// Closes all connections: the workers end themselves.
-    pub fn close_all(&self) -> Result<(), BrokerError> {
-        self.command(Command::CloseAll)
-    }
-
-    /// Sends a message to every worker with a seat in the round.
-    pub fn tell_all(&self, message: ToWorker) -> Result<(), BrokerError> {
-        self.command(Command::TellAll(Box::new(message)))
-    }
-
-    /// Requests `BrokerEvent::Synced { token }` after everything that has arrived until now.
-    pub fn sync(&self, token: u64) -> Result<(), BrokerError> {
-        self.command(Command::Sync { token })
-    }
-
-    fn command(&self, command: Command) -> Result<(), BrokerError> {
+    /// Has the thread carry out a command.
+    pub fn send(&self, command: Command) -> Result<(), BrokerError> {
         self.commands.send_timeout(command, COMMAND_WAIT_MAX).map_err(|_| BrokerError::Gone)?;
         self.waker.wake().map_err(BrokerError::Loop)
     }
@@ -160,7 +116,7 @@ impl Drop for Broker {
     fn drop(&mut self) {
         // A broker that waits for room in the event queue must notice that its reader is gone.
         drop(std::mem::replace(&mut self.events, crossbeam_channel::never()));
-        let _gone = self.command(Command::Shutdown);
+        let _gone = self.send(Command::Shutdown);
         if let Some(thread) = self.thread.take() {
             let _panicked = thread.join();
         }

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 #![expect(clippy::disallowed_methods, reason = "some tests are about what time does to clients that do nothing")]
 
-use enn_broker::{Broker, BrokerEvent, RoundPlan};
+use enn_broker::{Broker, BrokerEvent, Command, RoundPlan};
 use enn_common::{
     id::{Round, WorkerId},
     wire::{
@@ -44,9 +44,9 @@ fn plan(round: u64, world: u32) -> RoundPlan {
 /// Begins a round of new workers, which are named by their ranks.
 fn begin(broker: &Broker, round: u64, world: u32) {
     for worker in 0..world {
-        broker.expect(WorkerId(worker), None).unwrap();
+        broker.send(Command::Expect { worker: WorkerId(worker), standby: None }).unwrap();
     }
-    broker.begin_round(plan(round, world)).unwrap();
+    broker.send(Command::BeginRound(Box::new(plan(round, world)))).unwrap();
 }
 
 fn hello(worker: u32) -> FromWorker {
@@ -90,9 +90,9 @@ fn a_worker_is_assigned_heard_and_told() {
         _ => None,
     });
     assert_eq!(worker, WorkerId(1));
-    broker.tell_all(ToWorker::Committed { step: 3, path: "/c".into() }).unwrap();
+    broker.send(Command::TellAll(Box::new(ToWorker::Committed { step: 3, path: "/c".into() }))).unwrap();
     assert_eq!(client.recv().unwrap(), ToWorker::Committed { step: 3, path: "/c".into() });
-    broker.close_all().unwrap();
+    broker.send(Command::CloseAll).unwrap();
     assert!(matches!(client.recv(), Err(ClientError::Closed)));
     drop(broker);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the socket's directory stays behind");
@@ -113,14 +113,14 @@ fn a_worker_stays_connected_through_rounds() {
     };
     assert_eq!(wait(&broker, reported), (Some(Round(0)), FromWorker::Entered { round: 0 }));
     assert_eq!(wait(&broker, reported).0, Some(Round(0)));
-    broker.end_round("rank 0 died".into()).unwrap();
+    broker.send(Command::EndRound { reason: "rank 0 died".into() }).unwrap();
     assert_eq!(client.recv().unwrap(), ToWorker::RoundEnded { round: 0, reason: "rank 0 died".into() });
     client.send(&FromWorker::Halted { round: 0, step: 7, kept: true }).unwrap();
     assert_eq!(wait(&broker, reported), (Some(Round(0)), FromWorker::Halted { round: 0, step: 7, kept: true }));
-    broker.begin_round(plan(1, 2)).unwrap();
+    broker.send(Command::BeginRound(Box::new(plan(1, 2)))).unwrap();
     let ToWorker::Assign(seat) = client.recv().unwrap() else { panic!() };
     assert_eq!((seat.round, seat.rank), (1, 1));
-    broker.dismiss(WorkerId(1)).unwrap();
+    broker.send(Command::Dismiss { worker: WorkerId(1) }).unwrap();
     assert_eq!(client.recv().unwrap(), ToWorker::Dismissed);
     assert!(matches!(client.recv(), Err(ClientError::Closed)));
 }
@@ -158,7 +158,7 @@ fn garbage_costs_the_sender_its_connection_only() {
         _ => None,
     });
     assert!(error.contains("not a message"), "{error}");
-    broker.tell_all(ToWorker::Abandoned { step: 1, error: "x".into() }).unwrap();
+    broker.send(Command::TellAll(Box::new(ToWorker::Abandoned { step: 1, error: "x".into() }))).unwrap();
     assert!(matches!(good.recv().unwrap(), ToWorker::Abandoned { .. }));
 }
 
@@ -224,8 +224,8 @@ fn a_script_is_assigned_heard_and_told() {
     assert_eq!(wait(&broker, ready), (WorkerId(1), Some(Round(0))));
     wait(&broker, |event| matches!(event, BrokerEvent::Progressed { step: 9, .. }).then_some(()));
     // Of no interest to a script.
-    broker.tell_all(ToWorker::Committed { step: 3, path: "/c".into() }).unwrap();
-    broker.end_round("rank 0 died".into()).unwrap();
+    broker.send(Command::TellAll(Box::new(ToWorker::Committed { step: 3, path: "/c".into() }))).unwrap();
+    broker.send(Command::EndRound { reason: "rank 0 died".into() }).unwrap();
     assert_eq!(one.recv(), Some(ToScript::Broken { round: 0, reason: "rank 0 died".into() }));
     one.send(&FromScript::Halted { round: 0, step: 9, whole: true });
     let halted = |event| match event {
@@ -238,12 +238,12 @@ fn a_script_is_assigned_heard_and_told() {
         let source = Some(StateSource { rank: 1, step: 9 });
         seat.task = WorkerTask::Script { attempt: "1-x".into(), source };
     }
-    broker.begin_round(next).unwrap();
+    broker.send(Command::BeginRound(Box::new(next))).unwrap();
     let Some(ToScript::Assigned(seat)) = one.recv() else { panic!() };
     assert_eq!((seat.round, seat.store_prefix.as_str(), seat.source_rank, seat.step), (1, "enn/1-x/", Some(1), 9));
-    broker.stop_script(WorkerId(1)).unwrap();
+    broker.send(Command::StopScript { worker: WorkerId(1) }).unwrap();
     assert_eq!(one.recv(), Some(ToScript::Stop {}));
-    broker.close_all().unwrap();
+    broker.send(Command::CloseAll).unwrap();
     assert_eq!(one.recv(), None);
 }
 
@@ -286,7 +286,7 @@ fn sync_comes_behind_everything_sent_before() {
     let (_dir, broker) = serve();
     begin(&broker, 0, 1);
     for token in 0..50 {
-        broker.expect(WorkerId(0), None).unwrap();
+        broker.send(Command::Expect { worker: WorkerId(0), standby: None }).unwrap();
         let client = Client::connect(broker.socket()).unwrap();
         client.send(&hello(0)).unwrap();
         for _ in 0..20 {
@@ -294,7 +294,7 @@ fn sync_comes_behind_everything_sent_before() {
         }
         client.send(&FromWorker::Failed { error: token.to_string() }).unwrap();
         drop(client);
-        broker.sync(token).unwrap();
+        broker.send(Command::Sync { token }).unwrap();
         let mut failed = false;
         let mut left = false;
         wait(&broker, |event| {

@@ -16,7 +16,7 @@ pub struct Rank(pub u32);
 pub struct LocalRank(pub u32);
 
 /// One completed rendezvous: a fixed world. Counted from 0 within a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Round(pub u64);
 
 macro_rules! shown_as_number {

@@ -140,7 +140,6 @@ impl Quarantine {
         self.op == op && self.kernel == kernel && self.sig.is_none_or(|own| own == sig)
     }
 
-    /// One line for people.
     pub fn sentence(&self) -> String {
         let Self { op, kernel, operands, fault, .. } = self;
         let on = if self.sig.is_some() { operands.as_str() } else { "any operands" };

@@ -8,7 +8,6 @@
 
 use std::{ffi::OsStr, process::Command};
 
-/// Variables that hold secrets.
 pub const VARIABLES: [&str; 1] = ["ENN_TOKEN"];
 
 /// A program that is started without the secrets of this one.

@@ -4,10 +4,10 @@
 
 #![expect(clippy::print_stdout, reason = "its output is its result")]
 
-use enn_cluster::rendezvous::{News, Place, Rendezvous, Settings};
+use enn_cluster::rendezvous::{Notification, Rendezvous, Settings, StoreLocation};
 use enn_common::wire::{
     frame::{self, FrameBuffer},
-    node::{FromHost, NodeDescription, NodeId, PREFIX, PROOF_BYTES, PROTOCOL, RunEnd, Terms, ToHost},
+    node::{FromLeader, NodeDescription, NodeId, PREFIX, PROOF_BYTES, PROTOCOL, RunEnd, Terms, ToLeader},
 };
 use mio::{Events, Interest, Poll, Token, net::TcpStream};
 use nix::{
@@ -28,7 +28,7 @@ const DESCRIPTORS_SPARE: u64 = 64;
 const CONNECTING_MAX: usize = 512;
 /// The only round there is.
 const ROUND: u64 = 0;
-/// Bytes of a frame's length, and the number of `FromHost::Roster` behind it.
+/// Bytes of a frame's length, and the number of `FromLeader::Roster` behind it.
 const LENGTH_BYTES: usize = 4;
 const ROSTER: u8 = 4;
 /// Longest wait for anything.
@@ -77,16 +77,16 @@ fn host(agents: u32) -> Result<()> {
     let port = host.store().1.to_string();
     let mut crowd = Command::new(std::env::current_exe()?).args([agents.to_string(), port]).spawn()?;
     let plan = loop {
-        match news(&host)? {
-            News::Round(plan) => break plan,
-            News::RunEnded(end) => return Err(format!("the run ended: {end:?}").into()),
+        match notification(&host)? {
+            Notification::Round(plan) => break plan,
+            Notification::RunEnded(end) => return Err(format!("the run ended: {end:?}").into()),
             _ => {}
         }
     };
     let met = began.elapsed();
     assert_eq!(plan.members.len(), agents as usize, "members");
     host.finished(plan.round);
-    while !matches!(news(&host)?, News::RunEnded(RunEnd::Finished)) {}
+    while !matches!(notification(&host)?, Notification::RunEnded(RunEnd::Finished)) {}
     drop(host);
     let ended = crowd.wait()?;
     assert!(ended.success(), "the agents: {ended}");
@@ -110,11 +110,11 @@ fn crowd(agents: u32, port: u16) -> Result<()> {
     crowd.finish()
 }
 
-fn news(host: &Rendezvous) -> Result<News> {
+fn notification(host: &Rendezvous) -> Result<Notification> {
     loop {
         host.clear();
-        if let Some(news) = host.news() {
-            return Ok(news);
+        if let Some(notification) = host.next_notification() {
+            return Ok(notification);
         }
         let mut fds = [PollFd::new(host.fd(), PollFlags::POLLIN)];
         if poll(&mut fds, PollTimeout::try_from(WAIT_MAX)?)? == 0 {
@@ -136,7 +136,7 @@ fn settings(agents: u32) -> Settings {
         run_id: "sim".into(),
         nodes_min: agents,
         nodes_max: agents,
-        place: Place::Endpoint { host: "127.0.0.1".into(), port: 0, is_host: Some(true) },
+        location: StoreLocation::Endpoint { host: "127.0.0.1".into(), port: 0, is_host: Some(true) },
         node_rank: None,
         local_world: 8,
         role: "default".into(),
@@ -205,7 +205,7 @@ impl Crowd {
     /// Every agent's workers are done; runs until all have learned of the end.
     fn finish(&mut self) -> Result<()> {
         for agent in &mut self.agents {
-            agent.say(&[ToHost::Finished { round: ROUND }])?;
+            agent.say(&[ToLeader::Finished { round: ROUND }])?;
         }
         let mut events = Events::with_capacity(1024);
         let until = Instant::now() + WAIT_MAX;
@@ -257,11 +257,11 @@ impl Crowd {
 impl Agent {
     fn greet(&mut self) -> Result<()> {
         let mut out = PREFIX.to_vec();
-        frame::encode(&ToHost::Hello { protocol: PROTOCOL, nonce: [1; PROOF_BYTES] }, &mut out)?;
+        frame::encode(&ToLeader::Hello { protocol: PROTOCOL, nonce: [1; PROOF_BYTES] }, &mut out)?;
         Ok(self.stream.write_all(&out)?)
     }
 
-    fn say(&mut self, messages: &[ToHost]) -> Result<()> {
+    fn say(&mut self, messages: &[ToLeader]) -> Result<()> {
         let mut out = Vec::new();
         for message in messages {
             frame::encode(message, &mut out)?;
@@ -296,37 +296,37 @@ impl Agent {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok((ranked, over)),
                 Err(error) => return Err(error.into()),
             }
-            while let Some(message) = self.buffer.decode::<FromHost>()? {
+            while let Some(message) = self.buffer.decode::<FromLeader>()? {
                 match message {
-                    FromHost::Challenge { .. } => self.say(&[ToHost::Proof { proof: [0; PROOF_BYTES] }])?,
-                    FromHost::Welcome { .. } => {
-                        let card = Box::new(self.card(terms));
-                        self.say(&[ToHost::Join(card), ToHost::Ready])?;
+                    FromLeader::Challenge { .. } => self.say(&[ToLeader::Proof { proof: [0; PROOF_BYTES] }])?,
+                    FromLeader::Welcome { .. } => {
+                        let description = Box::new(self.description(terms));
+                        self.say(&[ToLeader::Join(description), ToLeader::Ready])?;
                     }
-                    FromHost::Begin { node_rank } => {
+                    FromLeader::Begin { node_rank } => {
                         self.rank = Some(node_rank);
                         ranked = true;
-                        self.say(&[ToHost::Alive { round: Some(ROUND) }])?;
+                        self.say(&[ToLeader::Alive { round: Some(ROUND) }])?;
                     }
-                    FromHost::RunEnded(RunEnd::Finished) => {
+                    FromLeader::RunEnded(RunEnd::Finished) => {
                         self.over = true;
                         over = true;
                         // As an agent does that knows of the end: the host waits for it.
                         self.stream.shutdown(std::net::Shutdown::Both)?;
                     }
-                    FromHost::Alive => {
+                    FromLeader::Alive => {
                         let round = self.rank.map(|_| ROUND);
-                        self.say(&[ToHost::Alive { round }])?;
+                        self.say(&[ToLeader::Alive { round }])?;
                     }
                     // The list is read after all when it came together with something else.
-                    FromHost::Waiting { .. } | FromHost::Roster(_) => {}
+                    FromLeader::Waiting { .. } | FromLeader::Roster(_) => {}
                     other => return Err(format!("agent {} was told {other:?}", self.id).into()),
                 }
             }
         }
     }
 
-    fn card(&self, terms: &Terms) -> NodeDescription {
+    fn description(&self, terms: &Terms) -> NodeDescription {
         NodeDescription {
             node: NodeId(self.id),
             host: format!("node-{:05}", self.id),

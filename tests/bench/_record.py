@@ -20,10 +20,10 @@ LOAD = os.getloadavg()[0]
 
 
 def binary(name: str) -> str:
-    """Path of a release binary, which `make build` must have made; in $ENN_BIN_DIR where that is set."""
+    """Path of a release binary, which `make build-all` must have made; in $ENN_BIN_DIR where that is set."""
     path = pathlib.Path(os.environ.get("ENN_BIN_DIR") or ROOT / "target" / "release") / name
     if not path.exists():
-        sys.exit(f"{path}: not found; run `make build` first")
+        sys.exit(f"{path}: not found; run `make build-all` first")
     return str(path)
 
 

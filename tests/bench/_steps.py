@@ -20,7 +20,7 @@ WORKER_SPINS = "1000"
 
 
 def binary(name: str, device: str) -> pathlib.Path:
-    """Where `make build` or `make cuda` puts a program."""
+    """Where `make build-all` or `make cuda` puts a program."""
     folder = "cuda/release" if device == "cuda" else "release"
     return record.ROOT / "target" / folder / name
 

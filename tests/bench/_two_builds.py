@@ -43,7 +43,7 @@ class Build:
         self.folder = pathlib.Path(folder).resolve()
         missing = [name for name in ("enn", "enn-worker", "serve_load", "step_bench") if not (self.folder / name).exists()]
         if missing:
-            sys.exit(f"{self.folder}: no {', '.join(missing)}; `make build` makes them")
+            sys.exit(f"{self.folder}: no {', '.join(missing)}; `make build-all` makes them")
 
     def __enter__(self) -> "Build":
         os.environ["ENN_BIN_DIR"] = str(self.folder)

@@ -54,7 +54,7 @@ class Bench:
         self.options, self.runs, self.runner = options, runs, steps.Runner(options.total_s)
         self.binary = options.binary or steps.binary("step_bench", options.device)
         if not self.binary.exists():
-            sys.exit(f"{self.binary}: not found; `make build`, or `make cuda` for a GPU, makes it")
+            sys.exit(f"{self.binary}: not found; `make build-all`, or `make cuda` for a GPU, makes it")
         self.environment = steps.library_environment(options.device)
         self.peer_environment = record.peer_environment()
         if options.device == "cpu":

@@ -54,7 +54,7 @@ class Bench:
         self.options, self.runner = options, steps.Runner(options.total_s)
         self.binary = options.binary or steps.binary("step_bench", options.device)
         if not self.binary.exists():
-            sys.exit(f"{self.binary}: not found; `make build`, or `make cuda` for a GPU, makes it")
+            sys.exit(f"{self.binary}: not found; `make build-all`, or `make cuda` for a GPU, makes it")
         self.results: dict[tuple[str, str, str, str], dict] = {}
         self.ceilings: dict[str, float] = {}
         self.compile_run_s: dict[tuple[str, str], float] = {}

@@ -72,7 +72,6 @@ pub enum Request<'a> {
         wanted: &'a [u8],
     },
     Get(&'a [u8]),
-    /// Adds to a counter.
     Add(&'a [u8], i64),
     /// Asks whether all keys exist.
     Check(Keys<'a>),
@@ -82,7 +81,6 @@ pub enum Request<'a> {
     NumKeys,
     Delete(&'a [u8]),
     Append(&'a [u8], &'a [u8]),
-    /// Asks for several values.
     MultiGet(Keys<'a>),
     MultiSet(Pairs<'a>),
     /// Forgets this client's waits.
@@ -93,7 +91,6 @@ pub enum Request<'a> {
     QueuePop(&'a [u8]),
     /// Asks for the length of a queue.
     QueueLen(&'a [u8]),
-    /// Asks for all keys.
     ListKeys,
 }
 

@@ -11,7 +11,6 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 /// Name in the directory of the evaluation.
 pub const FILE: &str = "evaluation.json";
-/// Version that is written.
 pub const VERSION: u32 = 1;
 pub const FORMAT: &str = "enn-evaluation";
 

@@ -48,7 +48,6 @@ pub struct Sidecar {
     /// Other properties, e.g. the instruction set it was compiled for.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub notes: BTreeMap<String, String>,
-    /// How it was checked.
     pub verified: Verified,
     /// Programs beside it that use it.
     #[serde(default)]

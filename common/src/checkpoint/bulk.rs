@@ -32,7 +32,6 @@ const GAP_BYTES_MAX: u64 = 64 << 10;
 const STRETCH_BYTES: usize = 16 << 20;
 /// Bytes that are read and then checked, still in the processor's cache.
 const BLOCK_BYTES: usize = 512 << 10;
-/// Reading threads, at most.
 const THREADS_MAX: usize = 8;
 const THREAD_NAME: &str = "enn-reader";
 

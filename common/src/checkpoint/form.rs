@@ -42,7 +42,6 @@ const FOREIGN: [(&[u8], &str); 8] = [
 ];
 
 impl FileForm {
-    /// Looks at a file.
     pub fn of(path: &Path) -> Result<Self, FileError> {
         let file = File::open(path).map_err(FileError::of("open", path))?;
         Self::of_file(&file).map_err(FileError::of("read", path))

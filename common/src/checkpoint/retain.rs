@@ -43,7 +43,6 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Whether the checkpoint stays.
     pub fn keeps(self) -> bool {
         self != Self::Superseded
     }

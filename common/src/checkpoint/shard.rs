@@ -16,7 +16,6 @@ use std::{
 
 /// Longest name of a tensor or value, bytes.
 pub const NAME_BYTES_MAX: usize = 4096;
-/// Largest pickled value, bytes.
 pub const VALUE_BYTES_MAX: usize = 64 << 20;
 
 /// Why an item could not be written.

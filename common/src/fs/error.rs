@@ -11,7 +11,6 @@ use std::{
 pub struct FileError {
     /// Verb: "write", "rename", "map".
     pub action: &'static str,
-    /// The file or directory.
     pub path: PathBuf,
     #[source]
     pub source: io::Error,

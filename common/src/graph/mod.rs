@@ -134,7 +134,6 @@ impl Graph {
         self.known(&name, DType::Bool, shape, Known::Constant, values)
     }
 
-    /// A node; its result.
     pub fn node(&mut self, op: Op, ins: &[Id], place: &str) -> Result<Id, GraphError> {
         let operands: Vec<&GraphValue> = ins.iter().map(|id| &self.values[id.0]).collect();
         let (dtype, shape) = infer::infer(&op, &operands).map_err(|what| what.at(&op, &operands, place))?;

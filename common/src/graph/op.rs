@@ -11,9 +11,7 @@ pub enum Unary {
     Neg,
     Exp,
     Log,
-    /// √x
     Sqrt,
-    /// |x|
     Abs,
     /// 1/(1+e⁻ˣ)
     Sigmoid,
@@ -30,7 +28,6 @@ pub enum Unary {
 pub enum Binary {
     Add,
     Sub,
-    /// a · b
     Mul,
     Div,
     /// The larger one; of NaN there is no promise.
@@ -43,13 +40,9 @@ pub enum Binary {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Compare {
-    /// a < b
     Less,
-    /// a ≤ b
     LessEqual,
-    /// a > b
     Greater,
-    /// a ≥ b
     GreaterEqual,
 }
 

@@ -28,7 +28,6 @@ impl DType {
         }
     }
 
-    /// Whether it holds fractions.
     pub const fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }

@@ -31,7 +31,6 @@ pub struct StagedMeta {
     /// Kind of the classes, by all cells of the target; absent in what was staged before it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_form: Option<Form>,
-    /// Whether samples have weights.
     #[serde(default)]
     pub has_weights: bool,
     /// Samples per split: train, val, test.

@@ -1,10 +1,10 @@
-//! What the nodes of a run say to the host of their rendezvous, and what it answers: frames over TCP, behind `PREFIX`.
+//! Messages between the nodes of a run and the leader of their rendezvous: frames over TCP, behind `PREFIX`.
 //!
-//! The host serves c10d clients on the same port; their first byte is 0. Requests are imperative, reports past tense. Add a
-//! variant at the end; bump `PROTOCOL` when one changes.
+//! The leader serves c10d clients on the same port; their first byte is 0. Requests are imperative, reports past tense.
+//! Add a variant at the end; bump `PROTOCOL` when one changes.
 //!
-//! **Invariant:** before a node has proved that it knows the run's token, nothing of it but `Hello` and `Proof` is read,
-//! within `GREETING_BYTES_MAX`, and nothing of the run is told to it. The token itself is never sent.
+//! **Invariant:** before a node has proved that it knows the run's token, only `Hello` and `Proof` of it are read,
+//! within `HANDSHAKE_BYTES_MAX`, and nothing of the run is sent to it. The token itself is never sent.
 
 use crate::failure::Failure;
 use serde::{Deserialize, Serialize};
@@ -15,8 +15,8 @@ pub const PROTOCOL: u32 = 5;
 /// First bytes of a node's connection.
 pub const PREFIX: [u8; 3] = *b"ENN";
 /// Limit on the bytes that an unauthenticated peer may send.
-pub const GREETING_BYTES_MAX: usize = 4 << 10;
-/// Bytes of a message after that: a failure with its last words.
+pub const HANDSHAKE_BYTES_MAX: usize = 4 << 10;
+/// Limit on the bytes of a message of an authenticated peer: a failure has the last output of its worker.
 pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
 
 /// Bytes of a nonce and of a proof.
@@ -26,9 +26,9 @@ pub const PROOF_BYTES: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct NodeId(pub u64);
 
-/// From a node to the host of the rendezvous.
+/// Message of a node to the leader.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum ToHost {
+pub enum ToLeader {
     /// First message, right behind `PREFIX`.
     Hello { protocol: u32, nonce: [u8; PROOF_BYTES] },
     /// Answer to `Challenge`; zeros when the node has no token.
@@ -41,20 +41,20 @@ pub enum ToHost {
     Finished { round: u64 },
     /// The node was asked to stop.
     Leave { why: String },
-    /// The node lives; the last round it was told of.
+    /// The node lives; it reports the last round that it received.
     Alive { round: Option<u64> },
-    /// The node heard nothing of the host for too long and looks for another one: it is not dead, but gone from here.
+    /// The node received nothing from the leader for too long and looks for another one: it lives, but not here.
     Abandon,
     /// Message of the program that the nodes run together; the rendezvous does not read it.
     Message(Vec<u8>),
 }
 
-/// From the host of the rendezvous to a node.
+/// Message of the leader to a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum FromHost {
-    /// Answer to `Hello`; `token` says whether a proof is wanted.
+pub enum FromLeader {
+    /// Answer to `Hello`; `token` says whether a proof is required.
     Challenge { nonce: [u8; PROOF_BYTES], token: bool },
-    /// The node's proof is right; here is the host's.
+    /// The node's proof is right; the answer is the leader's.
     Welcome { proof: [u8; PROOF_BYTES] },
     /// The node may not take part.
     Refused { reason: String },
@@ -68,13 +68,13 @@ pub enum FromHost {
     RoundEnded(RoundEnd),
     /// The run is over for good.
     RunEnded(RunEnd),
-    /// The host lives.
+    /// The leader lives.
     Alive,
-    /// The host heard nothing of the node for too long and does not count it any more; the host is not dead.
+    /// The leader received nothing from the node for too long and has removed it; the leader lives.
     Dismissed { reason: String },
-    /// As `ToHost::Message`.
+    /// Message of the program that the nodes run together, like `ToLeader::Message`.
     Message(Vec<u8>),
-    /// The host leaves the run. The others go on without it: one of these takes over.
+    /// The leader leaves the run. The others go on without it: one of these takes over.
     Left { successors: Vec<Successor> },
 }
 
@@ -87,11 +87,11 @@ pub struct NodeDescription {
     pub role: String,
     /// Rank of the node when it is fixed.
     pub node_rank: Option<u32>,
-    /// Where it would serve when the host of the rendezvous dies.
+    /// Endpoint at which the node would serve as the leader.
     pub standby: Option<StandbyEndpoint>,
     /// Settings that all nodes of a run share.
     pub terms: Terms,
-    /// The round it comes from, when the host of the rendezvous died.
+    /// Last round of the node, after the loss of the leader.
     pub last: Option<LastRound>,
 }
 
@@ -110,32 +110,32 @@ pub struct Terms {
     pub hang_timeout: Option<Duration>,
 }
 
-/// Where a member would serve the rendezvous.
+/// Endpoint at which a member would serve as the leader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StandbyEndpoint {
-    /// Name or address; empty: the one its connection comes from.
+    /// Name or address; empty: that of its connection.
     pub host: String,
     pub port: u16,
 }
 
-/// Round that a member reports to the successor of the host.
+/// Round that a member reports to the successor of the leader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastRound {
     pub round: u64,
     pub node_rank: u32,
-    /// Ranks of nodes it knows to be dead, not only silent.
+    /// Ranks of nodes that are known to be dead, not only silent.
     pub dead: Vec<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Roster {
-    /// Number of the round, from 0.
+    /// Number of the round, counted from 0.
     pub round: u64,
     pub members: Members,
-    pub host_rank: u32,
-    /// Agent that hosts the rendezvous.
-    pub host: NodeId,
-    /// Members that take over when the host dies, in this order; a bounded number.
+    pub leader_rank: u32,
+    /// Agent of the leader.
+    pub leader: NodeId,
+    /// Members that take over when the leader is lost, in this order; a bounded number.
     pub successors: Vec<Successor>,
 }
 
@@ -153,7 +153,7 @@ pub struct Member {
     pub role: String,
 }
 
-/// Members, packed: every node of 10,000 is told all of them, and neighbours look alike.
+/// Members, packed: each of 10,000 nodes receives all of them, and neighbours look alike.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Members {
     /// (bytes the name shares with the one before, the rest of it) for each host.
@@ -227,9 +227,9 @@ pub enum RunEnd {
     Stopped { by: String },
     /// Not enough nodes came in time; the last reason for waiting says who is missing.
     TimedOut { reason: String },
-    /// The node that hosts the rendezvous is gone, and nobody may take over: one sentence naming the endpoint and why.
-    HostLost { reason: String },
-    /// This node may not take part: one sentence that says what does not fit, and a hint.
+    /// The leader is gone, and no node may take over: one sentence with the endpoint and the reason.
+    LeaderLost { reason: String },
+    /// This node may not take part: one sentence with the setting that does not fit, and a hint.
     Refused { reason: String },
 }
 
@@ -254,10 +254,10 @@ mod tests {
     #[test]
     fn golden_bytes_of_protocol_5() {
         assert_eq!(PROTOCOL, 5);
-        let golden: [(ToHost, &[u8]); 3] = [
-            (ToHost::Ready, &[1, 0, 0, 0, 3]),
-            (ToHost::Finished { round: 300 }, &[4, 0, 0, 0, 4, 251, 44, 1]),
-            (ToHost::Leave { why: "x".into() }, &[3, 0, 0, 0, 5, 1, b'x']),
+        let golden: [(ToLeader, &[u8]); 3] = [
+            (ToLeader::Ready, &[1, 0, 0, 0, 3]),
+            (ToLeader::Finished { round: 300 }, &[4, 0, 0, 0, 4, 251, 44, 1]),
+            (ToLeader::Leave { why: "x".into() }, &[3, 0, 0, 0, 5, 1, b'x']),
         ];
         for (message, bytes) in golden {
             let mut out = Vec::new();
@@ -265,7 +265,7 @@ mod tests {
             assert_eq!(out, bytes, "{message:?}");
         }
         let mut out = Vec::new();
-        frame::encode(&FromHost::Begin { node_rank: 7 }, &mut out).unwrap();
+        frame::encode(&FromLeader::Begin { node_rank: 7 }, &mut out).unwrap();
         assert_eq!(out, [2, 0, 0, 0, 5, 7]);
     }
 

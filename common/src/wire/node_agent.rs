@@ -189,7 +189,6 @@ impl StopSignal {
         }
     }
 
-    /// Returns the signal's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Interrupt => "SIGINT",
@@ -271,7 +270,6 @@ pub struct Inventory {
     pub workers: u32,
     /// Workers that it has room for, at least `workers`.
     pub workers_max: u32,
-    /// Living workers.
     pub living: Vec<LivingWorker>,
     /// Newest snapshot that a leader replicated to this node.
     pub snapshot: Option<Box<RunSnapshot>>,
@@ -348,7 +346,6 @@ pub struct FirstLaunch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerProgress {
     pub worker: WorkerId,
-    /// Number of the phase.
     pub phase: u32,
     pub step: u64,
     /// Time that it waited for others since the round began.

@@ -1,19 +1,19 @@
-//! Messages between the supervisor and the node agents of other nodes, as the membership service carries them. The leader's own node
-//! agent is in the same thread: its messages are inputs in a queue, and nobody can tell the difference.
+//! Messages between the supervisor and the node agents of other nodes, as the membership service carries them. The
+//! leader's own node agent is in the same thread: its messages are inputs in a queue, and nobody can tell the
+//! difference.
 //!
-//! A message is a frame with the epoch in which it was sent and what it says.
+//! A message is a frame with the epoch in which it was sent, and its content.
 
-use crate::rendezvous::{NodeId, Rendezvous, RoundEnd, RoundPlan};
+use crate::rendezvous::{NodeId, Rendezvous, RendezvousInfo};
 use enn_common::wire::{
     frame::{self, FrameBuffer},
-    node_agent::{Epoch, NodeCommand, NodeEvent},
+    node_agent::Epoch,
 };
 use serde::{Serialize, de::DeserializeOwned};
-use std::time::Duration;
 
 /// Returns the epoch of a round of the membership service; no membership has the number 0.
-pub(crate) fn epoch_of(plan: &RoundPlan) -> Epoch {
-    Epoch { number: plan.round.saturating_add(1), leader: plan.host }
+pub(crate) fn epoch_of(plan: &RendezvousInfo) -> Epoch {
+    Epoch { number: plan.round.saturating_add(1), leader: plan.leader }
 }
 
 /// Returns the round of the membership service that has this epoch.
@@ -21,29 +21,11 @@ pub(crate) fn round_of(epoch: Epoch) -> u64 {
     epoch.number.saturating_sub(1)
 }
 
-/// Tells the membership service that the work of this node in the membership `epoch` is done.
-pub(crate) fn finish_membership(rendezvous: &Rendezvous, epoch: Epoch) {
-    rendezvous.finished(round_of(epoch));
-}
-
-/// Tells the membership service that the round of the membership `epoch` is over, and that another one follows as restart `number`.
-pub(crate) fn end_membership_round(rendezvous: &Rendezvous, epoch: Epoch, end: RoundEnd, number: u32, wait: Duration) {
-    rendezvous.end_round(round_of(epoch), end, number, wait);
-}
-
-/// Sends a command to another node. A message that cannot arrive is a node lost, which the membership tells.
-pub(crate) fn send_command(rendezvous: &Rendezvous, node: NodeId, epoch: Epoch, command: &NodeCommand) {
-    send(rendezvous, Some(node), epoch, command);
-}
-
-/// Sends an event to the leader, which is on another node.
-pub(crate) fn send_event(rendezvous: &Rendezvous, epoch: Epoch, event: &NodeEvent) {
-    send(rendezvous, None, epoch, event);
-}
-
-fn send<T: Serialize>(rendezvous: &Rendezvous, to: Option<NodeId>, epoch: Epoch, message: &T) {
+/// Sends a command to another node, or an event to the leader, which is on another node: `to` is `None` then. If it
+/// cannot arrive, the node is lost, and the membership notifies.
+pub(crate) fn send<T: Serialize>(rendezvous: &Rendezvous, to: Option<NodeId>, epoch: Epoch, message: &T) {
     match encode(epoch, message) {
-        Ok(bytes) => rendezvous.post(to, bytes),
+        Ok(bytes) => rendezvous.send_message(to, bytes),
         Err(error) => tracing::error!(%error, "a message to another node has no encoding"),
     }
 }
@@ -74,7 +56,10 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<(Epoch, T)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use enn_common::id::WorkerId;
+    use enn_common::{
+        id::WorkerId,
+        wire::node_agent::{NodeCommand, NodeEvent},
+    };
 
     #[test]
     fn a_message_carries_its_epoch_and_nothing_else_is_understood() {

@@ -116,7 +116,6 @@ impl<R: Send + 'static> Piped<R> {
         &self.ended
     }
 
-    /// The next reply.
     pub fn receive(&mut self) -> Result<R, PipeError> {
         match self.replies.recv_timeout(self.wait) {
             Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Err(PipeError::Cut(self.status())),

@@ -86,7 +86,6 @@ impl EnginePool {
     }
 }
 
-/// The thread of one engine.
 struct EngineThread {
     start: Arc<Start>,
     work: Work,

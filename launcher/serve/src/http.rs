@@ -46,7 +46,6 @@ const LARGE_BODIES_MAX: usize = 4;
 /// Size above which a body is large, bytes.
 const SMALL_BODY_BYTES_MAX: usize = 64 << 10;
 
-/// Starts the server of `router`.
 pub(super) fn start(listener: TcpListener, router: Arc<Router>) -> io::Result<HttpServer> {
     let limits = &router.limits;
     let capacity = descriptors::capacity(limits.connections_max);

@@ -1,7 +1,7 @@
 //! Converts a resolved configuration into the specification of an agent.
 
 use crate::{Error, export::Packed, facts::Facts};
-use enn_cluster::supervise::{AgentSpec, Contract, FollowerSpec, NodeCounts, RunJob};
+use enn_cluster::supervise::{AgentSpec, Contract, NodeSpec, RunJob, RunSettings};
 use enn_common::config::{
     RunConfig,
     train::{Device, Nproc, Recovery},
@@ -44,45 +44,37 @@ pub(super) fn agent_spec(
     let training = matches!(job, RunJob::Train { .. });
     let reforms = training && cluster.policy == Recovery::Reform;
     let hang_timeout = Duration::try_from_secs_f64(cluster.hang_timeout_s).unwrap_or_default();
-    Ok(AgentSpec {
+    let run_settings = RunSettings {
         contract: Contract::Broker,
-        worker: worker(config, facts, world)?,
-        workers: world,
         workers_min: if cluster.workers_min == 0 { world } else { cluster.workers_min.min(world) },
-        workers_max: most(config, facts).max(world),
         on_failure: if reforms { Recovery::Reform } else { Recovery::Restart },
+        max_restarts: cluster.max_restarts,
         spares: if reforms { cluster.spares } else { 0 },
         evict_stragglers: reforms && cluster.evict_stragglers,
         straggler_window: STRAGGLER_WINDOW,
         regroup_wait: REGROUP_WAIT,
         hang_timeout: (training && !hang_timeout.is_zero()).then_some(hang_timeout),
-        host: facts.host.clone(),
-        run_dir: run.path().to_owned(),
-        lock: Some(run.witness()?),
-        first_round: run.next_round().0,
-        job,
-        max_restarts: cluster.max_restarts,
         grace: Duration::try_from_secs_f64(cluster.grace_s).unwrap_or_default(),
-        socket_parent: facts.socket_parent.clone(),
-        handle_signals,
-    })
+        first_round: run.next_round().0,
+        run_dir: run.path().to_owned(),
+        job,
+    };
+    let node = node_spec(config, facts, world, handle_signals)?;
+    Ok(AgentSpec { node, run: run_settings, lock: Some(run.witness()?) })
 }
 
-/// Builds the specification of a node that another node leads. Nothing is started.
-pub(super) fn follower_spec(
+/// Builds the specification of this node, with `world` workers. Nothing is started.
+pub(super) fn node_spec(
     config: &RunConfig,
     facts: &Facts,
-    host: String,
-    nodes: NodeCounts,
+    world: u32,
     handle_signals: bool,
-) -> Result<FollowerSpec, Error> {
-    let world = world(config);
-    Ok(FollowerSpec {
+) -> Result<NodeSpec, Error> {
+    Ok(NodeSpec {
         worker: worker(config, facts, world)?,
         workers: world,
         workers_max: most(config, facts).max(world),
-        nodes,
-        host,
+        host: facts.host.clone(),
         socket_parent: facts.socket_parent.clone(),
         handle_signals,
     })

@@ -229,8 +229,10 @@ fn work(
         .sender()
         .map(|events| compute_baselines(staged.dir.clone(), options.baselines, weights, events, card.clone()));
     let draft = draft(&run.id(), config, &staged.meta)?;
-    let store = CheckpointStore::new(run.checkpoints(), &config.train, draft, Box::new(announcer.warner()));
-    let store = Box::new(store.knowing(card.reader()).telling(mirror::of_run(config, run, announcer)?));
+    let mut store =
+        Box::new(CheckpointStore::new(run.checkpoints(), &config.train, draft, Box::new(announcer.warner())));
+    store.known = Some(card.reader());
+    store.then = mirror::of_run(config, run, announcer)?;
     let mut emit = |what| {
         card.note(&what);
         is_at_work.set(is_at_work.get() || matches!(what, EventKind::WorkerReady { .. }));
@@ -239,7 +241,7 @@ fn work(
     let outcome = match others {
         None => supervise::run(&spec, store, &mut emit),
         Some(Lead { host, term }) => {
-            spec.host = host;
+            spec.node.host = host;
             match term {
                 Term::First(membership) => supervise::lead(&spec, store, &mut emit, membership),
                 Term::Next(order) => supervise::succeed(&spec, store, &mut emit, order),

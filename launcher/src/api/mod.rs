@@ -30,7 +30,6 @@ mod lead;
 mod mirror;
 mod model;
 mod model_card;
-mod nodes;
 mod predict;
 mod predict_client;
 mod pretrained;

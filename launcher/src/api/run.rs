@@ -128,7 +128,7 @@ fn status(outcome: &GroupOutcome, dialect: Dialect, propagate: bool) -> u8 {
         RunEnd::Failed { end: RoundEnd::Hung { .. }, .. } => ExitCode::Hung as u8,
         RunEnd::Failed { end: RoundEnd::NodeLost { .. } | RoundEnd::NodeWaiting { .. }, .. }
         | RunEnd::TimedOut { .. }
-        | RunEnd::HostLost { .. }
+        | RunEnd::LeaderLost { .. }
         | RunEnd::Refused { .. } => ExitCode::Rendezvous as u8,
         RunEnd::Stopped { .. } => ExitCode::Terminated as u8,
     };

@@ -17,22 +17,12 @@ const FILE: &str = "chaos.jsonl";
 /// An injected fault, the end of one, or a fault for which there was no worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum FaultEvent {
-    Injected {
-        kind: FaultKind,
-        rank: u32,
-        pid: u32,
-        seconds: f64,
-    },
+    /// A fault began; its length in `seconds`, 0 where it has none.
+    Injected { kind: FaultKind, rank: u32, pid: u32, seconds: f64 },
     /// A fault that has a length ended.
-    Ended {
-        kind: FaultKind,
-        rank: u32,
-        pid: u32,
-    },
+    Ended { kind: FaultKind, rank: u32, pid: u32 },
     /// No worker was alive.
-    Missed {
-        kind: FaultKind,
-    },
+    Missed { kind: FaultKind },
 }
 
 impl FaultEvent {

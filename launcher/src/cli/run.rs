@@ -132,7 +132,8 @@ pub(super) fn run(args: Args, dialect: Dialect, facts: &Facts) -> Result<u8, Err
     let allocation = api::allocation(&flags, dialect, facts)?;
     if let Some(plug_in) = torchrun::requested_plug_in(&flags) {
         if allocation.is_some() {
-            return Err(Box::new(plug_in.in_allocation()).into());
+            // ENN finds the nodes of an allocation, and torch's torchrun would find none.
+            return Err(Box::new(RunError::NotInSlurm { asked: plug_in.label() }).into());
         }
         return Err(Box::new(hand_over(&plug_in, &flags, &words, dialect, facts)).into());
     }

@@ -5,7 +5,7 @@ use super::{
     Flags, RunError, endpoint,
     values::{self, Expected},
 };
-use enn_cluster::rendezvous::Place;
+use enn_cluster::rendezvous::StoreLocation;
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 /// Port of a static rendezvous.
@@ -30,7 +30,7 @@ const CONF_IDLE: [&str; 5] = ["close_timeout", "read_timeout", "heartbeat_timeou
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RendezvousChoice {
     pub(super) nodes: (u32, u32),
-    pub(super) place: Place,
+    pub(super) location: StoreLocation,
     pub(super) node_rank: Option<u32>,
     pub(super) run_id: String,
     pub(super) join_timeout: Duration,
@@ -48,7 +48,7 @@ pub(super) fn rendezvous_choice(flags: &Flags, name: impl FnOnce() -> String) ->
     let node_rank = flags.parsed("--node-rank", given.node_rank.as_deref(), 0, values::count)?;
     let mut choice = RendezvousChoice {
         nodes,
-        place: here(0, true),
+        location: here(0, true),
         node_rank: None,
         run_id: given.rdzv_id.clone().unwrap_or_else(|| "none".to_owned()),
         join_timeout: JOIN_TIMEOUT,
@@ -116,9 +116,11 @@ fn fixed(
     // Without a given port any free one will do, so that two runs on one machine do not collide.
     let any_port = given.master_port.is_none() && given.rdzv_endpoint.is_none();
     choice.node_rank = Some(rank);
-    choice.place = match endpoint::loopback(&host) {
-        Some(address) if choice.nodes.1 == 1 => Place::Here { listen: SocketAddr::new(address, port), any_port },
-        _ => Place::Endpoint { host, port, is_host: Some(rank == 0) },
+    choice.location = match endpoint::loopback(&host) {
+        Some(address) if choice.nodes.1 == 1 => {
+            StoreLocation::Local { listen: SocketAddr::new(address, port), any_port }
+        }
+        _ => StoreLocation::Endpoint { host, port, is_host: Some(rank == 0) },
     };
     let timeout = conf.get("timeout").map(String::as_str);
     choice.join_timeout = flags.read("--rdzv-conf", timeout, STATIC_TIMEOUT, values::seconds)?;
@@ -135,7 +137,7 @@ fn elastic(flags: &Flags, conf: &BTreeMap<String, String>, choice: &mut Rendezvo
     let is_host = flags.read("--rdzv-conf", is_host, None, |text| values::truth(text).map(Some))?;
     if choice.nodes.1 == 1 && is_host != Some(false) {
         // No other node joins, so that no other node needs the port.
-        choice.place = here(port, true);
+        choice.location = here(port, true);
         return Ok(());
     }
     if port == 0 {
@@ -143,7 +145,7 @@ fn elastic(flags: &Flags, conf: &BTreeMap<String, String>, choice: &mut Rendezvo
             Expected { what: "a port that all nodes know", hint: "--rdzv-endpoint HOST:29400 on every node" };
         return Err(flags.wrong("--rdzv-endpoint", text.unwrap_or_default(), expected));
     }
-    choice.place = Place::Endpoint { host, port, is_host };
+    choice.location = StoreLocation::Endpoint { host, port, is_host };
     Ok(())
 }
 
@@ -174,6 +176,6 @@ fn times(flags: &Flags, conf: &BTreeMap<String, String>, choice: &mut Rendezvous
     Ok(())
 }
 
-fn here(port: u16, any_port: bool) -> Place {
-    Place::Here { listen: SocketAddr::from(([127, 0, 0, 1], port)), any_port }
+fn here(port: u16, any_port: bool) -> StoreLocation {
+    StoreLocation::Local { listen: SocketAddr::from(([127, 0, 0, 1], port)), any_port }
 }

@@ -13,7 +13,10 @@ use crate::{
     libtorch,
     retention::Retention,
 };
-use enn_cluster::{rendezvous::Settings, supervise::GroupSpec};
+use enn_cluster::{
+    rendezvous::Settings,
+    supervise::{GroupLimits, GroupSpec},
+};
 use enn_process::{
     logs::{LogPlan, StdByRank},
     numa::{self, Mode},
@@ -98,9 +101,11 @@ pub fn resolve(flags: Flags, own: &EnnFlags, dialect: Dialect, facts: &Facts) ->
         inherited_mark: facts.launch_mark.clone(),
         timer_file,
         signals,
-        restart_window: own_seconds("--restart-window", own.restart_window.as_deref())?,
-        backoff: own_seconds("--backoff", own.backoff.as_deref())?.unwrap_or_default(),
-        retry_early: own.retry_early || dialect == Dialect::Torchrun,
+        limits: GroupLimits {
+            window: own_seconds("--restart-window", own.restart_window.as_deref())?,
+            backoff: own_seconds("--backoff", own.backoff.as_deref())?.unwrap_or_default(),
+            retry_early: own.retry_early || dialect == Dialect::Torchrun,
+        },
         grace: grace(&flags, own, facts)?,
         propagate_exit: own.propagate_exit,
         leave_background: own.leave_background,
@@ -282,7 +287,7 @@ pub fn rendezvous(
         run_id: choice.run_id,
         nodes_min,
         nodes_max,
-        place: choice.place,
+        location: choice.location,
         node_rank: choice.node_rank,
         local_world,
         role: flags.program.role.clone().unwrap_or_else(|| "default".to_owned()),

@@ -6,7 +6,7 @@ use crate::{
     retention::Retention,
 };
 use clap::Parser;
-use enn_cluster::rendezvous::{Place, TokenSource};
+use enn_cluster::rendezvous::{StoreLocation, TokenSource};
 use enn_common::exit::ExitCode;
 use enn_process::logs::StdStreams;
 use nix::sys::signal::Signal;
@@ -80,12 +80,12 @@ impl Desk {
     }
 }
 
-fn listen(address: &str, any_port: bool) -> Place {
-    Place::Here { listen: address.parse().unwrap(), any_port }
+fn listen(address: &str, any_port: bool) -> StoreLocation {
+    StoreLocation::Local { listen: address.parse().unwrap(), any_port }
 }
 
-fn endpoint(host: &str, port: u16, is_host: Option<bool>) -> Place {
-    Place::Endpoint { host: host.into(), port, is_host }
+fn endpoint(host: &str, port: u16, is_host: Option<bool>) -> StoreLocation {
+    StoreLocation::Endpoint { host: host.into(), port, is_host }
 }
 
 #[test]
@@ -95,9 +95,9 @@ fn defaults_are_torchruns() {
     let meeting = &spec.rendezvous;
     assert_eq!((meeting.nodes_min, meeting.nodes_max, meeting.local_world, meeting.node_rank), (1, 1, 1, Some(0)));
     assert_eq!((meeting.run_id.as_str(), meeting.role.as_str(), meeting.restarts_max), ("none", "default", 0));
-    assert_eq!(meeting.place, listen("127.0.0.1:29500", true));
+    assert_eq!(meeting.location, listen("127.0.0.1:29500", true));
     assert_eq!((meeting.last_call.as_secs(), meeting.silence_max.as_secs()), (30, 5));
-    assert_eq!((meeting.token.is_some(), meeting.hang_timeout, spec.backoff), (false, None, Duration::ZERO));
+    assert_eq!((meeting.token.is_some(), meeting.hang_timeout, spec.limits.backoff), (false, None, Duration::ZERO));
     assert_eq!(spec.signals, [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT]);
     assert_eq!((spec.grace.as_secs(), spec.logs.keep, &spec.logs.prefix), (30, true, &None));
     assert_eq!((name.as_str(), log_dir, notes), ("train", None, Vec::<String>::new()));
@@ -174,7 +174,7 @@ fn switches_have_variables_with_numbers() {
         assert!(error.starts_with(&format!("{variable} \"yes\": expected 0 or 1")), "{error}");
     }
     let one = desk.with(&[("PET_STANDALONE", "1")]).launch("train.py").spec.rendezvous;
-    assert_eq!((one.place, one.run_id.len()), (listen("127.0.0.1:0", true), 32));
+    assert_eq!((one.location, one.run_id.len()), (listen("127.0.0.1:0", true), 32));
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn threads_are_set_when_several_workers_share_the_machine() {
 #[test]
 fn where_the_nodes_meet() {
     let desk = Desk::new();
-    let place = |words: &str| desk.launch(&format!("{words} train.py")).spec.rendezvous.place;
+    let place = |words: &str| desk.launch(&format!("{words} train.py")).spec.rendezvous.location;
     assert_eq!(place("--master-port 7"), listen("127.0.0.1:7", false));
     assert_eq!(place("--master-addr localhost"), listen("127.0.0.1:29500", true));
     assert_eq!(place("--master-addr [::1] --master-port 8"), listen("[::1]:8", false));
@@ -380,11 +380,11 @@ fn flags_of_our_own() {
     let desk = Desk::new();
     let words = "--grace 2.5 --hang-timeout 60 --restart-window 10 --backoff 1 --retry-early --propagate-exit train.py";
     let spec = desk.launch(words).spec;
-    assert_eq!((spec.grace.as_secs_f64(), spec.propagate_exit, spec.retry_early), (2.5, true, true));
+    assert_eq!((spec.grace.as_secs_f64(), spec.propagate_exit, spec.limits.retry_early), (2.5, true, true));
     assert_eq!(spec.rendezvous.hang_timeout.unwrap().as_secs(), 60);
-    assert_eq!((spec.restart_window.unwrap().as_secs(), spec.backoff.as_secs()), (10, 1));
-    assert!(!desk.launch("train.py").spec.retry_early);
-    assert!(desk.try_launch("train.py", Dialect::Torchrun).unwrap().spec.retry_early, "torchrun always does");
+    assert_eq!((spec.limits.window.unwrap().as_secs(), spec.limits.backoff.as_secs()), (10, 1));
+    assert!(!desk.launch("train.py").spec.limits.retry_early);
+    assert!(desk.try_launch("train.py", Dialect::Torchrun).unwrap().spec.limits.retry_early, "torchrun always does");
 }
 
 #[test]

@@ -66,7 +66,7 @@ pub fn requested_plug_in(flags: &Flags) -> Option<TorchPlugIn> {
 
 impl TorchPlugIn {
     /// Returns the flag or variable with the plug-in's name.
-    fn label(&self) -> String {
+    pub fn label(&self) -> String {
         format!("{} \"{}\"", self.place, self.name)
     }
 
@@ -89,11 +89,6 @@ impl TorchPlugIn {
         let mut command = secrets::command(&python);
         command.args(["-m", MODULE]).args(words);
         Ok(command)
-    }
-
-    /// Returns the error for a Slurm allocation: enn finds its nodes, and torch's torchrun would find none.
-    pub fn in_allocation(&self) -> RunError {
-        RunError::NotInSlurm { asked: self.label() }
     }
 
     /// Returns the note for the user about the hand-over.

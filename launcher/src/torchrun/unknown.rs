@@ -72,7 +72,6 @@ fn flags(command: &Command) -> Vec<Flag> {
 const MODES: [(&str, &str); 3] =
     [("module", "PET_MODULE"), ("no-python", "PET_NO_PYTHON"), ("run-path", "PET_RUN_PATH")];
 
-/// Returns the modes that variables set.
 fn modes_of_variables(facts: &Facts) -> BTreeSet<String> {
     let number = |variable: &str| facts.pet.get(variable)?.trim().parse::<i64>().ok();
     let set = MODES.iter().filter(|(_, variable)| number(variable).is_some_and(|number| number != 0));

@@ -10,8 +10,8 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test program reports on its standard streams")]
 
 use enn_cluster::supervise::{
-    self, AgentSpec, Checkpoints, CommittedCheckpoint, CompleteCheckpoint, Contract, FoundCheckpoint, RunEnd, RunJob,
-    StopSignal, WorkerSpec,
+    self, AgentSpec, Checkpoints, CommittedCheckpoint, CompleteCheckpoint, Contract, FoundCheckpoint, NodeSpec, RunEnd,
+    RunJob, RunSettings, StopSignal, WorkerSpec,
 };
 use enn_common::{
     config::train::{Device, Recovery},
@@ -81,8 +81,7 @@ fn main() {
         Some("always") => None,
         fails => Some(fails.map_or(0, |text| text.parse().unwrap())),
     };
-    let spec = AgentSpec {
-        contract: if option("contract") == Some("script") { Contract::Script } else { Contract::Broker },
+    let node = NodeSpec {
         worker: WorkerSpec {
             program: worker.into(),
             args: Vec::new(),
@@ -94,24 +93,27 @@ fn main() {
             repeatable_products: false,
         },
         workers: world,
-        workers_min: option("min").map_or(world, |text| text.parse().unwrap()),
         workers_max: option("most").map_or(world, |text| text.parse().unwrap()),
+        host: "here".into(),
+        socket_parent: std::env::temp_dir(),
+        handle_signals: true,
+    };
+    let run = RunSettings {
+        contract: if option("contract") == Some("script") { Contract::Script } else { Contract::Broker },
+        workers_min: option("min").map_or(world, |text| text.parse().unwrap()),
         on_failure: if option("policy") == Some("reform") { Recovery::Reform } else { Recovery::Restart },
         spares: option("spares").map_or(0, |text| text.parse().unwrap()),
         evict_stragglers: option("evict") == Some("true"),
         straggler_window: Duration::from_secs_f64(option("window").map_or(10.0, |text| text.parse().unwrap())),
         regroup_wait: Duration::from_secs_f64(option("regroup").map_or(120.0, |text| text.parse().unwrap())),
         hang_timeout: option("hang").map(|text| Duration::from_secs_f64(text.parse().unwrap())),
-        host: "here".into(),
         run_dir: run_dir.clone(),
-        lock: None,
         first_round: 0,
         job: RunJob::Train { staged: "/staged".into(), init: None, config: String::new() },
         max_restarts: max_restarts.parse().unwrap(),
         grace: Duration::from_secs_f64(grace.parse().unwrap()),
-        socket_parent: std::env::temp_dir(),
-        handle_signals: true,
     };
+    let spec = AgentSpec { node, run, lock: None };
     let mut print = |what| {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
         println!("{}", serde_json::to_string(&Event { time, what }).unwrap());

@@ -10,10 +10,10 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test program reports on its standard streams")]
 
 use enn_cluster::{
-    rendezvous::{Place, Rendezvous, Settings},
+    rendezvous::{Rendezvous, Settings, StoreLocation},
     supervise::{
         self, AgentSpec, CheckpointFailure, Checkpoints, CommittedCheckpoint, CompleteCheckpoint, Contract,
-        FollowerEnd, FollowerSpec, FoundCheckpoint, Membership, NodeCounts, RunJob, WorkerSpec,
+        FollowerEnd, FoundCheckpoint, Membership, NodeCounts, NodeSpec, RunJob, RunSettings, WorkerSpec,
     },
 };
 use enn_common::{
@@ -108,28 +108,22 @@ impl Node {
     fn spec(&self) -> AgentSpec {
         let logs = fs::read_dir(self.run_dir().join("logs")).into_iter().flatten().flatten();
         let rounds = logs.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok());
-        AgentSpec {
+        let run = RunSettings {
             contract: Contract::Broker,
-            worker: self.worker(),
-            workers: self.workers(),
             workers_min: 1,
-            workers_max: self.workers(),
             on_failure: Recovery::Reform,
             spares: self.count("spares").unwrap_or(0),
             evict_stragglers: false,
             straggler_window: Duration::from_secs(10),
             regroup_wait: Duration::from_secs(20),
             hang_timeout: self.number("hang").map(Duration::from_secs_f64),
-            host: self.argument(1).to_owned(),
             run_dir: self.run_dir().to_owned(),
-            lock: None,
             first_round: rounds.max().map_or(0, |last| last + 1),
             job: RunJob::Train { staged: self.run_dir().join("staged"), init: None, config: self.config() },
             max_restarts: 3,
             grace: Duration::from_secs_f64(self.number("grace").unwrap_or(20.0)),
-            socket_parent: std::env::temp_dir(),
-            handle_signals: true,
-        }
+        };
+        AgentSpec { node: self.node(), run, lock: None }
     }
 
     /// The digest of the run's configuration, which is empty.
@@ -137,12 +131,11 @@ impl Node {
         "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262".into()
     }
 
-    fn follower(&self) -> FollowerSpec {
-        FollowerSpec {
+    fn node(&self) -> NodeSpec {
+        NodeSpec {
             worker: self.worker(),
             workers: self.workers(),
             workers_max: self.workers(),
-            nodes: self.nodes(),
             host: self.argument(1).to_owned(),
             socket_parent: std::env::temp_dir(),
             handle_signals: true,
@@ -156,7 +149,7 @@ impl Node {
             run_id: "fakes".into(),
             nodes_min: min,
             nodes_max: max,
-            place: Place::Endpoint { host: "127.0.0.1".into(), port, is_host: Some(self.leads()) },
+            location: StoreLocation::Endpoint { host: "127.0.0.1".into(), port, is_host: Some(self.leads()) },
             node_rank: None,
             local_world: self.workers(),
             uneven: true,
@@ -190,13 +183,13 @@ fn main() {
     let guard = supervise::guard().unwrap();
     let rendezvous = Rc::new(Rendezvous::start(node.settings()).unwrap());
     rendezvous.join();
+    let membership = Membership { guard, rendezvous, nodes: node.nodes() };
     if node.leads() {
-        let membership = Membership { guard, rendezvous, nodes: node.nodes() };
         let outcome = supervise::lead(&node.spec(), node.checkpoints(), &mut print, membership);
         eprintln!("led: {:?}", outcome.map(|outcome| outcome.end));
         return;
     }
-    let end = supervise::take_part(&node.follower(), guard, &rendezvous, &mut print, |order| {
+    let end = supervise::take_part(&node.node(), membership, &mut print, |order| {
         std::thread::sleep(Duration::from_secs_f64(node.number("prepare").unwrap_or(0.0)));
         assert_eq!(order.facts.run_dir, node.run_dir());
         supervise::succeed(&node.spec(), node.checkpoints(), &mut print, order)

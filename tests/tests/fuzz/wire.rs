@@ -25,7 +25,7 @@ use enn_common::{
         engine, export,
         frame::{FrameBuffer, encode},
         message::{FromWorker, StagedShard, ToWorker},
-        node::{FromHost, Members, ToHost},
+        node::{FromLeader, Members, ToLeader},
         node_agent::{NodeCommand, NodeEvent},
         script::{self, FromScript, ScriptSeat, ToScript},
         serve,
@@ -86,8 +86,8 @@ pub(crate) fn frame_seeds() -> Vec<Vec<u8>> {
         frame(&ToWorker::Committed { step: 5, path: "/c".into() }),
         frame(&NodeCommand::Start { worker: WorkerId(1), seat: None, standby: None, logs: "/l".into() }),
         frame(&NodeEvent::Unfit { reason: "no GPU".into() }),
-        [frame(&ToHost::Hello { protocol: 3, nonce: [7; 32] }), frame(&ToHost::Message(vec![1; 40]))].concat(),
-        frame(&FromHost::Challenge { nonce: [7; 32], token: true }),
+        [frame(&ToLeader::Hello { protocol: 3, nonce: [7; 32] }), frame(&ToLeader::Message(vec![1; 40]))].concat(),
+        frame(&FromLeader::Challenge { nonce: [7; 32], token: true }),
         frame(&members),
     ]
 }
@@ -119,7 +119,7 @@ pub(crate) fn frames(bytes: &[u8]) {
         }
     }
     drop((messages::<ToWorker>(bytes), messages::<NodeCommand>(bytes), messages::<NodeEvent>(bytes)));
-    drop((messages::<ToHost>(bytes), messages::<FromHost>(bytes)));
+    drop((messages::<ToLeader>(bytes), messages::<FromLeader>(bytes)));
     messages::<Members>(bytes).into_iter().for_each(|members| drop(members.unpack()));
 }
 

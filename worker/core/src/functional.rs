@@ -34,18 +34,14 @@ macro_rules! functions {
 }
 
 functions! {
-    /// −x
     pub fn neg(x: &Tensor) => Unary::Neg, [x];
     pub fn exp(x: &Tensor) => Unary::Exp, [x];
     /// Natural logarithm, ln x.
     pub fn log(x: &Tensor) => Unary::Log, [x];
-    /// √x
     pub fn sqrt(x: &Tensor) => Unary::Sqrt, [x];
-    /// x²
     pub fn square(x: &Tensor) => Unary::Square, [x];
     /// |x|, gradient 0 at 0.
     pub fn abs(x: &Tensor) => Unary::Abs, [x];
-    /// 1/x
     pub fn reciprocal(x: &Tensor) => Unary::Reciprocal, [x];
     /// max(x, 0), gradient 0 at 0.
     pub fn relu(x: &Tensor) => Unary::Relu, [x];
@@ -53,7 +49,6 @@ functions! {
     pub fn silu(x: &Tensor) => Unary::Silu, [x];
     /// 1/(1+e⁻ˣ)
     pub fn sigmoid(x: &Tensor) => Unary::Sigmoid, [x];
-    /// Hyperbolic tangent, elementwise.
     pub fn tanh(x: &Tensor) => Unary::Tanh, [x];
     /// ln(1+eˣ), linear above 20.
     pub fn softplus(x: &Tensor) => Unary::Softplus, [x];

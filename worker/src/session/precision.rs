@@ -56,7 +56,7 @@ pub struct Precision {
     choice: FormatChoice,
     autocast: Option<Autocast>,
     cooldown: Cooldown,
-    scale: Option<LossScale>,
+    pub(crate) scale: Option<LossScale>,
 }
 
 impl Precision {
@@ -130,11 +130,6 @@ impl Precision {
 
     pub fn is_low(&self) -> bool {
         self.autocast.is_some()
-    }
-
-    /// Whether losses are scaled, so that gradients may be too large for that alone.
-    pub fn has_scale(&self) -> bool {
-        self.scale.is_some()
     }
 
     /// 1 when nothing is to be explained of a step, else 0: a refused one is, unless its gradient was too large for the loss

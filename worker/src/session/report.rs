@@ -9,7 +9,6 @@ use enn_common::{
 use enn_core::kernel::{Intents, NoIntents};
 use std::{
     cell::{Cell, RefCell},
-    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 use tch::Device;
@@ -75,7 +74,6 @@ pub struct Recorder {
     messages: RefCell<Vec<FromWorker>>,
     step: Cell<u64>,
     stop_at_step: Option<u64>,
-    stop: AtomicBool,
 }
 
 impl Recorder {
@@ -86,10 +84,6 @@ impl Recorder {
 
     pub fn take(&self) -> Vec<FromWorker> {
         self.messages.take()
-    }
-
-    pub fn request_stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
     }
 }
 
@@ -104,6 +98,6 @@ impl Reporter for Recorder {
     }
 
     fn stop_requested(&self) -> bool {
-        self.stop.load(Ordering::Relaxed) || self.stop_at_step.is_some_and(|step| self.step.get() >= step)
+        self.stop_at_step.is_some_and(|step| self.step.get() >= step)
     }
 }

@@ -37,7 +37,7 @@ pub fn run_with(environment: &boot::Environment, own: &Own) -> Result<(), Sessio
         first => {
             let mut worker_loop = WorkerLoop::new(&link, kernels, own.models.clone());
             let done = worker_loop.run(first);
-            (done, worker_loop.into_group())
+            (done, worker_loop.group)
         }
     };
     match done {

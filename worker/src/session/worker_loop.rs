@@ -42,8 +42,8 @@ pub(super) struct WorkerLoop<'a> {
     training: Option<Training<'a>>,
     /// One connection for all rounds: libtorch asks the name service at each.
     store: Option<Store>,
-    /// The round's group, to be cut when the worker fails.
-    group: Option<Box<dyn ProcessGroup>>,
+    /// The round's group, to be cut when the worker fails: left when `run` returned an error.
+    pub(super) group: Option<Box<dyn ProcessGroup>>,
 }
 
 enum AfterRound {
@@ -71,11 +71,6 @@ impl<'a> WorkerLoop<'a> {
             }
             order = self.link.order()?;
         }
-    }
-
-    /// The group that is left when `run` returned an error.
-    pub(super) fn into_group(self) -> Option<Box<dyn ProcessGroup>> {
-        self.group
     }
 
     /// Loads what can be loaded before there is a seat.

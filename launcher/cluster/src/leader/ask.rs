@@ -18,85 +18,49 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(20);
 pub enum AskError {
     /// No launcher works in the run.
     #[error("the run {} is not under way (`enn status` tells how it ended; `enn train --resume` goes on with it)", run.display())]
-    NotRunning {
-        /// Run directory.
-        run: PathBuf,
-    },
+    NotRunning { run: PathBuf },
     /// The run has no control server: it is of another kind, or has not begun its work.
     #[error(
         "the run {} takes no requests: its workers are not started yet, or it is no training of enn train; Ctrl-C where it was started, \
          or SIGTERM to its process, ends it all the same",
         run.display()
     )]
-    NoControlServer {
-        /// Run directory.
-        run: PathBuf,
-    },
+    NoControlServer { run: PathBuf },
     /// Another user's run.
     #[error("the run {} belongs to user {owner}; only that user may ask it for something", run.display())]
-    Foreign {
-        /// Run directory.
-        run: PathBuf,
-        owner: u32,
-    },
+    Foreign { run: PathBuf, owner: u32 },
     /// The leader is on another host.
     #[error(
         "the run {} is led by host {host}; ask for it there (when that host is gone another node leads within seconds, or the run \
          ends: ask again)",
         run.display()
     )]
-    Elsewhere {
-        /// Run directory.
-        run: PathBuf,
-        host: String,
-    },
+    Elsewhere { run: PathBuf, host: String },
     /// The leader was lost before it answered.
     #[error("the run {} ended before it answered (`enn status` tells how)", run.display())]
-    Unanswered {
-        /// Run directory.
-        run: PathBuf,
-    },
+    Unanswered { run: PathBuf },
     /// The leader does nothing.
     #[error(
         "the run {} did not answer within {} s; what was asked for may still be done (`enn status` tells)",
         run.display(),
         ANSWER_WAIT_MAX.as_secs()
     )]
-    Silent {
-        /// Run directory.
-        run: PathBuf,
-    },
+    Silent { run: PathBuf },
     /// The leader is gone, and no other node leads the run.
     #[error(
         "the node that led the run {} is gone, and none of its other nodes has taken over within {waited} s (`enn status` tells \
          what was there; `enn train --resume` goes on with it once nobody works in it)",
         run.display()
     )]
-    Leaderless {
-        /// Run directory.
-        run: PathBuf,
-        /// Seconds.
-        waited: u64,
-    },
-    /// The run refused.
+    Leaderless { run: PathBuf, waited: u64 },
     #[error("refused: {reason}")]
-    Refused {
-        /// Why.
-        reason: String,
-    },
+    Refused { reason: String },
     /// The control socket does not work.
     #[error("cannot ask the run through {}: {source}", path.display())]
-    Io {
-        /// Socket, or the file that names it.
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The answer is of another version.
     #[error("the run answered \"{found}\", expected an answer of this version of enn")]
-    Answer {
-        /// What came.
-        found: String,
-    },
+    Answer { found: String },
 }
 
 /// What the sender of a request knows.
@@ -104,7 +68,6 @@ pub enum AskError {
 pub struct Asker<'a> {
     /// A launcher holds the lock of the run directory.
     pub run_is_living: bool,
-    /// This host.
     pub host: &'a str,
 }
 

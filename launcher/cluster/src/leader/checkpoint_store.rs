@@ -47,8 +47,8 @@ pub struct CheckpointStore {
     draft: Draft,
     /// Hears of damaged checkpoints that were passed over.
     warn: Warn,
-    known: Option<Known>,
-    then: Option<Then>,
+    pub known: Option<Known>,
+    pub then: Option<Then>,
     fence: Fence,
 }
 
@@ -58,18 +58,6 @@ impl CheckpointStore {
     pub fn new(directory: PathBuf, train: &TrainConfig, draft: Draft, warn: Warn) -> Self {
         let fence = Fence::default();
         Self { directory, keep: retention_rule(train), draft, warn, known: None, then: None, fence }
-    }
-
-    /// Has every manifest say what `known` says when it is written.
-    #[must_use]
-    pub fn knowing(self, known: Known) -> Self {
-        Self { known: Some(known), ..self }
-    }
-
-    /// Tells every committed checkpoint to `then`.
-    #[must_use]
-    pub fn telling(self, then: Option<Then>) -> Self {
-        Self { then, ..self }
     }
 
     /// Finds the newest whole checkpoint.
@@ -97,7 +85,6 @@ impl CheckpointStore {
     }
 }
 
-/// Returns which checkpoints stay.
 pub fn retention_rule(train: &TrainConfig) -> Rule {
     Rule { last: train.checkpoint_keep, epochs: train.checkpoint_keep_epochs, hours: train.checkpoint_keep_hours }
 }

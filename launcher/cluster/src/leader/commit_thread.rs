@@ -23,7 +23,7 @@ use enn_common::{
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Longest wait at the end for what is under way. The supervisor has waited for commits before; this one is for a disk that hangs.
@@ -34,7 +34,6 @@ const JOURNAL_WAIT_MAX: Duration = Duration::from_secs(10);
 /// The store, which the jobs of one thread share.
 type SharedStore = Arc<Mutex<Box<dyn Checkpoints>>>;
 
-/// Handle of the thread.
 pub(crate) struct CommitThread {
     store: SharedStore,
     fence: Fence,
@@ -57,7 +56,7 @@ impl CommitThread {
     /// Does `job` with the store and sends its answer. When too many jobs wait, `refused` is the answer.
     fn submit(
         &self,
-        refused: impl FnOnce() -> Option<Input>,
+        refused: Option<Input>,
         job: impl FnOnce(&mut dyn Checkpoints, &Fence) -> Option<Input> + Send + 'static,
     ) {
         let store = Arc::clone(&self.store);
@@ -69,29 +68,26 @@ impl CommitThread {
                 answers.send(answer);
             }
         };
-        if !self.thread.submit(work)
-            && let Some(answer) = refused()
-        {
-            self.answers.send(answer);
+        if !self.thread.submit(work) {
+            refused.into_iter().for_each(|answer| self.answers.send(answer));
         }
     }
 
     /// Finds the newest checkpoint, behind the commits under way.
     pub(crate) fn find(&self) {
-        let refused = || Some(Input::CheckpointFound(Err(FindFailure { error: TOO_SLOW.into(), none_whole: false })));
-        self.submit(refused, |store, _| {
-            Some(Input::CheckpointFound(
-                store
-                    .prepare()
-                    .map_err(|error| FindFailure { none_whole: error.is::<FindError>(), error: error.to_string() }),
-            ))
+        let found = |result| Some(Input::CheckpointFound(result));
+        self.submit(found(Err(FindFailure { error: TOO_SLOW.into(), none_whole: false })), move |store, _| {
+            let failure = |error: CheckpointFailure| FindFailure {
+                none_whole: error.is::<FindError>(),
+                error: error.to_string(),
+            };
+            found(store.prepare().map_err(failure))
         });
     }
 
     /// Takes a damaged checkpoint from those that are found.
     pub(crate) fn set_aside(&self, path: PathBuf, file: Option<PathBuf>) {
-        let refused = || Some(Input::CheckpointSetAside(Err(TOO_SLOW.into())));
-        self.submit(refused, move |store, _| {
+        self.submit(Some(Input::CheckpointSetAside(Err(TOO_SLOW.into()))), move |store, _| {
             let result = store.set_aside(&path, file.as_deref());
             Some(Input::CheckpointSetAside(result.map_err(|error| error.to_string())))
         });
@@ -101,48 +97,36 @@ impl CommitThread {
     /// say of the model.
     pub(crate) fn commit(&self, shards: CompleteCheckpoint, journaled: Option<Receiver<()>>) {
         let step = shards.step;
-        let attempt = shards.attempt.clone();
-        let refused = || {
-            let failure = CommitFailure { error: TOO_SLOW.into(), disk_full: false, fenced: false };
-            Some(Input::CommitEnded { step, attempt, seconds: 0.0, result: Err(failure) })
-        };
-        self.submit(refused, move |store, fence| {
+        let ended = move |result| Some(Input::CommitEnded { step, result });
+        let failure = CommitFailure { error: TOO_SLOW.into(), disk_full: false, fenced: false };
+        self.submit(ended(Err(failure)), move |store, fence| {
             // Without the events the manifest says less of the model, and the checkpoint is as good.
             let _late = journaled.map(|journaled| journaled.recv_timeout(JOURNAL_WAIT_MAX));
-            let began = Instant::now();
-            let result = commit_fenced(store, fence, &shards);
-            let seconds = began.elapsed().as_secs_f64();
-            Some(Input::CommitEnded { step, attempt: shards.attempt, seconds, result })
+            ended(commit_fenced(store, fence, &shards))
         });
     }
 
     /// Removes old checkpoints for one that does not fit.
     pub(crate) fn make_room(&self, coming: CompleteCheckpoint) {
-        let refused = || Some(Input::RoomMade { removed: false });
-        self.submit(refused, move |store, fence| {
-            Some(Input::RoomMade { removed: fence.holds() && store.make_room(&coming) })
-        });
+        let made = |removed| Some(Input::RoomMade { removed });
+        self.submit(made(false), move |store, fence| made(fence.holds() && store.make_room(&coming)));
     }
 
-    /// Removes what `attempt` left unfinished of steps before `below`, behind the commits under way.
+    /// Removes what `attempt` left unfinished of steps before `below`, behind the commits under way. A full queue leaves it to the next
+    /// launch.
     pub(crate) fn discard(&self, attempt: String, below: u64) {
-        // A full queue leaves it to the next launch.
-        self.submit(
-            || None,
-            move |store, fence| {
-                if fence.holds() {
-                    store.discard(&attempt, below);
-                }
-                None
-            },
-        );
+        self.submit(None, move |store, fence| {
+            if fence.holds() {
+                store.discard(&attempt, below);
+            }
+            None
+        });
     }
 
     /// Notes durably that rows are predicted.
     pub(crate) fn note_chunk(&self, chunk: PredictedChunk) {
-        let effect = EffectKind::NoteChunk;
-        let refused = || Some(Input::EffectFailed { effect, error: TOO_SLOW.into() });
-        self.submit(refused, move |store, _| {
+        let refused = Input::EffectFailed { effect: EffectKind::NoteChunk, error: TOO_SLOW.into() };
+        self.submit(Some(refused), move |store, _| {
             store.predicted(&chunk);
             None
         });
@@ -151,17 +135,14 @@ impl CommitThread {
     /// Replaces a file of the run directory whole.
     pub(crate) fn write_file(&self, path: PathBuf, bytes: Vec<u8>) {
         let failed = |error: String| Some(Input::EffectFailed { effect: EffectKind::WriteRunFile, error });
-        self.submit(
-            move || failed(TOO_SLOW.into()),
-            move |_, fence| {
-                if !fence.holds() {
-                    return None;
-                }
-                let error = atomic::write(&path, &bytes).err()?;
-                tracing::warn!("{error}");
-                failed(error.to_string())
-            },
-        );
+        self.submit(failed(TOO_SLOW.into()), move |_, fence| {
+            if !fence.holds() {
+                return None;
+            }
+            let error = atomic::write(&path, &bytes).err()?;
+            tracing::warn!("{error}");
+            failed(error.to_string())
+        });
     }
 }
 
@@ -243,8 +224,8 @@ mod tests {
         assert_eq!(asked.try_iter().collect::<Vec<_>>(), ["commit 5", "discard 1-a below 5", "commit 6", "prepare"]);
         let answers = inbox.take();
         let [
-            Input::CommitEnded { step: 5, result: Ok(_), .. },
-            Input::CommitEnded { step: 6, result: Err(failure), .. },
+            Input::CommitEnded { step: 5, result: Ok(_) },
+            Input::CommitEnded { step: 6, result: Err(failure) },
             Input::CheckpointFound(Ok(None)),
         ] = &answers[..]
         else {

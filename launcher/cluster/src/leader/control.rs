@@ -134,7 +134,6 @@ struct ControlServer {
     accept_at: Option<Instant>,
 }
 
-/// A connected client.
 struct ControlCaller {
     stream: UnixStream,
     line: Vec<u8>,
@@ -143,7 +142,6 @@ struct ControlCaller {
     until: Instant,
 }
 
-/// Progress of a client.
 enum CallerStep {
     Waits,
     /// The line is whole.

@@ -11,7 +11,6 @@ pub(crate) enum JournalMessage {
     Flush(Sender<()>),
 }
 
-/// Journal of a run.
 pub(crate) enum Journal<'a> {
     /// The caller's own thread.
     Direct(&'a mut dyn FnMut(EventKind)),
@@ -22,7 +21,6 @@ pub(crate) enum Journal<'a> {
 }
 
 impl Journal<'_> {
-    /// Records an event.
     pub(crate) fn record(&mut self, event: EventKind) {
         match self {
             Self::Direct(emit) => emit(event),

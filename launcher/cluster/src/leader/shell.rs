@@ -42,7 +42,6 @@ use std::{
 /// Longest wait at the end for the digest of the worker program and for a directory for logs: nobody needs them any more.
 const JOBS_END_MAX: Duration = Duration::from_millis(10);
 
-/// Possessions of a leader.
 pub(crate) struct LeaderParts<'a> {
     pub(crate) supervisor: Supervisor,
     pub(crate) journal: Journal<'a>,
@@ -52,8 +51,6 @@ pub(crate) struct LeaderParts<'a> {
     pub(crate) run_dir: PathBuf,
     pub(crate) program: PathBuf,
     pub(crate) host: String,
-    pub(crate) own: NodeId,
-    pub(crate) rendezvous: Option<Rc<Rendezvous>>,
 }
 
 /// A descriptor of the leader that became ready.
@@ -65,10 +62,9 @@ pub(crate) enum LeaderSource {
 
 /// The impure half of a leader, and the supervisor.
 pub(crate) struct LeaderShell<'a> {
-    supervisor: Supervisor,
+    parts: LeaderParts<'a>,
     /// Time zero of the supervisor.
     origin: Instant,
-    journal: Journal<'a>,
     commits: Option<CommitThread>,
     /// Ends before the directory of its socket.
     control: Option<ControlSocket>,
@@ -79,39 +75,40 @@ pub(crate) struct LeaderShell<'a> {
     digester: Option<JobThread>,
     /// Makes directories.
     io: Option<JobThread>,
-    fence: Fence,
-    run_dir: PathBuf,
-    program: PathBuf,
     own: NodeId,
     rendezvous: Option<Rc<Rendezvous>>,
     /// Epoch of the newest membership, and its members.
     epoch: Epoch,
     members: Vec<NodeId>,
     /// Inputs that follow at once from effects.
-    pending: Vec<Input>,
-    outcome: Option<RunOutcome>,
+    pub(crate) pending: Vec<Input>,
+    /// How the run ended, once the supervisor has finished.
+    pub(crate) outcome: Option<RunOutcome>,
 }
 
 impl<'a> LeaderShell<'a> {
-    /// Opens the control socket in `sockets`, starts the threads, and lets the supervisor decide for the first time.
-    pub(crate) fn new(parts: LeaderParts<'a>, sockets: Option<&Path>) -> Result<Self, AgentError> {
-        let LeaderParts { supervisor, mut journal, checkpoints, fence, run_dir, program, host, own, rendezvous } =
-            parts;
+    /// Opens the control socket in `sockets`, and starts the threads.
+    pub(crate) fn new(
+        mut parts: LeaderParts<'a>,
+        own: NodeId,
+        rendezvous: Option<Rc<Rendezvous>>,
+        sockets: Option<&Path>,
+    ) -> Result<Self, AgentError> {
         let answers = Inbox::new()?;
-        let open = || ControlSocket::open(sockets.unwrap_or(&run_dir), &run_dir, &host);
+        let checkpoints = parts.checkpoints.take();
+        let open = || ControlSocket::open(sockets.unwrap_or(&parts.run_dir), &parts.run_dir, &parts.host);
         let control = checkpoints.as_ref().map(|_| open()).transpose().inspect_err(|error| {
             let message = format!("the run takes no requests (enn pause, enn resize, …): {error}");
-            journal.record(EventKind::Warned { message });
+            parts.journal.record(EventKind::Warned { message });
         });
         let job_thread = |name| checkpoints.as_ref().map(|_| JobThread::start(name, JOBS_END_MAX)).transpose();
         let digester = job_thread("enn-digest")?;
         let io = job_thread("enn-leader-io")?;
         let commits =
-            checkpoints.map(|store| CommitThread::start(store, fence.clone(), answers.sender())).transpose()?;
+            checkpoints.map(|store| CommitThread::start(store, parts.fence.clone(), answers.sender())).transpose()?;
         Ok(Self {
-            supervisor,
+            parts,
             origin: Instant::now(),
-            journal,
             commits,
             control: control.ok().flatten(),
             callers: BTreeMap::new(),
@@ -119,9 +116,6 @@ impl<'a> LeaderShell<'a> {
             answers,
             digester,
             io,
-            fence,
-            run_dir,
-            program,
             own,
             rendezvous,
             epoch: Epoch::default(),
@@ -137,7 +131,7 @@ impl<'a> LeaderShell<'a> {
 
     /// Returns the moment at which the supervisor wants to be asked again.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.supervisor.deadline().map(|at| self.origin + at)
+        self.parts.supervisor.deadline().map(|at| self.origin + at)
     }
 
     /// Returns the descriptors to wait for.
@@ -171,9 +165,9 @@ impl<'a> LeaderShell<'a> {
                 self.epoch = *epoch;
                 self.members.clone_from(members);
             }
-            self.supervisor.on(self.now(), input, &mut effects);
+            self.parts.supervisor.on(self.now(), input, &mut effects);
         }
-        self.supervisor.settle(self.now(), &mut effects);
+        self.parts.supervisor.settle(self.now(), &mut effects);
         let mut to_own = Vec::new();
         for effect in effects {
             self.carry_out(effect, &mut to_own);
@@ -181,19 +175,9 @@ impl<'a> LeaderShell<'a> {
         to_own
     }
 
-    /// Returns what followed from effects since the last call.
-    pub(crate) fn take_pending(&mut self) -> Vec<Input> {
-        std::mem::take(&mut self.pending)
-    }
-
     /// Returns the events that wait to be recorded by the caller.
     pub(crate) fn take_events(&mut self) -> Vec<EventKind> {
-        self.journal.take()
-    }
-
-    /// Returns how the run ended, once the supervisor has finished.
-    pub(crate) fn take_outcome(&mut self) -> Option<RunOutcome> {
-        self.outcome.take()
+        self.parts.journal.take()
     }
 
     /// Returns whether other nodes take part.
@@ -204,7 +188,7 @@ impl<'a> LeaderShell<'a> {
     fn carry_out(&mut self, effect: Effect, to_own: &mut Vec<NodeInput>) {
         match effect {
             Effect::Send { node, command } => to_own.extend(self.send(node, command)),
-            Effect::Journal(event) => self.journal.record(event),
+            Effect::Journal(event) => self.parts.journal.record(event),
             Effect::Answer { id, answer } => {
                 // A caller that did not wait is told nothing.
                 let _gone = self.callers.remove(&id).map(|caller| caller.send(answer));
@@ -212,13 +196,13 @@ impl<'a> LeaderShell<'a> {
             Effect::FindCheckpoint => self.on_disk(CommitThread::find),
             Effect::SetAsideCheckpoint { path, file } => self.on_disk(|commits| commits.set_aside(path, file)),
             Effect::Commit(shards) => {
-                let journaled = self.journal.flushed();
+                let journaled = self.parts.journal.flushed();
                 self.on_disk(|commits| commits.commit(shards, journaled));
             }
             Effect::MakeRoom(coming) => self.on_disk(|commits| commits.make_room(coming)),
             Effect::DiscardAttempt { attempt, below } => self.on_disk(|commits| commits.discard(attempt, below)),
             Effect::WriteRunFile { name, bytes } => {
-                self.on_disk(|commits| commits.write_file(self.run_dir.join(name), bytes));
+                self.on_disk(|commits| commits.write_file(self.parts.run_dir.join(name), bytes));
             }
             Effect::NoteChunk(chunk) => self.on_disk(|commits| commits.note_chunk(chunk)),
             Effect::MakeLogDir { round } => self.make_log_dir(round),
@@ -226,10 +210,10 @@ impl<'a> LeaderShell<'a> {
             Effect::ExpelNode { node, reason } => self.membership(|rendezvous| rendezvous.dismiss(node, reason)),
             Effect::RejoinMembership => self.membership(Rendezvous::join),
             Effect::FinishMembership { epoch } => {
-                self.membership(|rendezvous| transport::finish_membership(rendezvous, epoch))
+                self.membership(|rendezvous| rendezvous.finished(transport::round_of(epoch)));
             }
             Effect::EndMembershipRound { epoch, end, number, wait } => {
-                self.membership(|rendezvous| transport::end_membership_round(rendezvous, epoch, end, number, wait));
+                self.membership(|rendezvous| rendezvous.end_round(transport::round_of(epoch), end, number, wait));
             }
             Effect::EndMembership(end) => self.membership(|rendezvous| rendezvous.end_run(end)),
             Effect::CountStoreClients => self.membership(Rendezvous::count_clients),
@@ -259,14 +243,14 @@ impl<'a> LeaderShell<'a> {
         if node == self.own {
             return Some(NodeInput::Command { epoch, command });
         }
-        self.membership(|rendezvous| transport::send_command(rendezvous, node, epoch, &command));
+        self.membership(|rendezvous| transport::send(rendezvous, Some(node), epoch, &command));
         None
     }
 
     fn make_log_dir(&mut self, round: u64) {
         let answers = self.answers.sender();
-        let path = self.run_dir.join("logs").join(round.to_string());
-        let fence = self.fence.clone();
+        let path = self.parts.run_dir.join("logs").join(round.to_string());
+        let fence = self.parts.fence.clone();
         let make = move || {
             let made = fence.check().and_then(|()| std::fs::create_dir_all(&path));
             let error = made.err().map(|source| AgentError::Log { path, source }.to_string());
@@ -280,7 +264,7 @@ impl<'a> LeaderShell<'a> {
 
     fn digest_program(&mut self) {
         let answers = self.answers.sender();
-        let program = self.program.clone();
+        let program = self.parts.program.clone();
         let digest = move || answers.send(Input::ProgramDigest { digest: program_digest(&program) });
         if !self.digester.as_ref().is_some_and(|digester| digester.submit(digest)) {
             self.pending.push(Input::ProgramDigest { digest: String::new() });
@@ -300,7 +284,7 @@ impl<'a> LeaderShell<'a> {
             let _own = self.send(*node, command);
         }
         self.close_control();
-        self.membership(Rendezvous::bequeath);
+        self.membership(Rendezvous::hand_off);
         self.pending.push(Input::HandedOff);
     }
 

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** the owner loop never waits for them: a queue that is full refuses, and a thread whose disk hangs is left behind.
 
-use super::error::AgentError;
+use super::{error::AgentError, input::NodeInput};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use enn_process::stacks::{self, StackTarget};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -71,17 +71,23 @@ impl<A> Inbox<A> {
     }
 }
 
-/// Writes within `limit` what processes do into `dir`, in a thread of its own, since the tools take their time. `answer` gets a line about
-/// each process. Where no thread starts, `answer` is not called, and the line that says so is returned.
+/// Writes within `limit` what processes of a round do into `dir`, in a thread of its own, since the tools take their time. `answer` gets
+/// `StacksCollected`. Where no thread starts, `answer` is not called, and the input that says so is returned.
 pub(crate) fn collect_stacks(
+    round: u64,
     targets: Vec<StackTarget>,
     dir: PathBuf,
     limit: Duration,
-    answer: impl FnOnce(Vec<String>) + Send + 'static,
-) -> Result<(), String> {
-    let collect = move || answer(stacks::collect(&targets, &dir, limit).summary());
+    answer: impl FnOnce(NodeInput) + Send + 'static,
+) -> Option<NodeInput> {
+    let to = dir.clone();
+    let collect = move || {
+        let summary = stacks::collect(&targets, &to, limit).summary();
+        answer(NodeInput::StacksCollected { round, dir: to, summary });
+    };
     let thread = std::thread::Builder::new().name("enn-stacks".into()).spawn(collect);
-    thread.map(drop).map_err(|error| format!("no thread to read stacks: {error}"))
+    let error = thread.err()?;
+    Some(NodeInput::StacksCollected { round, dir, summary: vec![format!("no thread to read stacks: {error}")] })
 }
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -116,9 +122,7 @@ impl JobThread {
     pub(crate) fn submit(&self, job: impl FnOnce() + Send + 'static) -> bool {
         self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(Box::new(job)).is_ok())
     }
-}
 
-impl JobThread {
     /// Queues a job and waits until it is done, at most `wait_max`. It may be done later, or not at all when too many wait.
     pub(crate) fn run_within(&self, wait_max: Duration, job: impl FnOnce() + Send + 'static) {
         let (doing, done) = bounded::<()>(0);

@@ -1,6 +1,6 @@
 //! Effects that the node state asks for. They are carried out in order.
 
-use crate::rendezvous::{NodeId, RoundPlan, RunEnd};
+use crate::rendezvous::{NodeId, RendezvousInfo, RunEnd};
 use enn_common::{
     event::EventKind,
     id::WorkerId,
@@ -24,8 +24,7 @@ pub enum EndSignal {
 /// A round of programs on this node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProgramRound {
-    pub plan: RoundPlan,
-    /// Restarts of the run.
+    pub plan: RendezvousInfo,
     pub restarts: u32,
     /// Workers of this node, by local rank.
     pub workers: Vec<WorkerId>,
@@ -105,7 +104,6 @@ pub struct GroupEnd {
     pub end: RunEnd,
     /// Rounds that this node took part in.
     pub rounds: u64,
-    /// Restarts of the run.
     pub restarts: u32,
     /// Signal that asked this node to stop.
     pub stopped_by: Option<Signal>,

@@ -1,7 +1,7 @@
 //! Inputs of the node state: what the membership, the leader, the workers and the machine of a node do.
 
 use crate::{
-    rendezvous::{NodeId, RoundEnd, RoundPlan, RunEnd},
+    rendezvous::{NodeId, RendezvousInfo, RoundEnd, RunEnd},
     supervisor::MembershipEnd,
 };
 use enn_broker::BrokerEvent;
@@ -56,7 +56,7 @@ pub enum NodeInput {
     /// Answer to `CollectStacks`.
     StacksCollected { round: u64, dir: PathBuf, summary: Vec<String> },
     /// The nodes agreed on this round of programs. Comes before `LeaderFound` or `BecameLeader` of its epoch.
-    RoundPlanned(Box<RoundPlan>),
+    RoundPlanned(Box<RendezvousInfo>),
     /// The round of programs is over for the membership, and the run goes on.
     RoundEnded(RoundEnd),
     /// The run of programs is over for the membership.

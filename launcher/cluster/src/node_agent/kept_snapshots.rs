@@ -31,7 +31,7 @@ impl KeptSnapshots {
     /// Keeps a snapshot that a worker reported, unless nobody leads who could want it.
     pub(super) fn keep(&mut self, worker: WorkerId, shard: &StagedShard, list: &mut EffectList<'_>) {
         let ticket = shard.ticket;
-        if !list.has_leader() {
+        if !list.has_leader {
             list.push(NodeEffect::Release { worker, ticket });
             return;
         }

@@ -4,7 +4,6 @@
 //! `page_watch` are its parts. Where the workers are any programs, `program_inputs` and `program_group` decide, and `programs` owns the
 //! processes.
 
-pub(crate) mod any_shell;
 pub(crate) mod background;
 pub mod effect;
 pub(crate) mod environment;
@@ -28,5 +27,6 @@ mod tests;
 mod unix;
 mod view;
 mod worker_records;
+pub(crate) mod worker_shell;
 
 pub use error::AgentError;

@@ -27,11 +27,6 @@ impl SentPage {
     fn is_same(&self, page: &WorkerProgress) -> bool {
         WorkerProgress { idle: page.idle, ..self.page } == *page
     }
-
-    /// Returns whether the worker gave a sign of progress since then.
-    fn is_older(&self, page: &WorkerProgress, now: Duration) -> bool {
-        page.idle + HEARTBEAT_DIFFERENCE_MIN < self.page.idle + now.saturating_sub(self.at)
-    }
 }
 
 /// Control pages as the leader knows them.
@@ -66,34 +61,36 @@ impl PageWatch {
 
     /// Reports the pages of workers that went on, now and then those of workers that only gave a sign of progress, and every second that
     /// the node lives.
-    pub(super) fn on_pages(&mut self, now: Duration, mut pages: Vec<WorkerProgress>, list: &mut EffectList<'_>) {
-        let with_heartbeats = now >= self.heartbeats_from;
+    pub(super) fn on_pages(&mut self, mut pages: Vec<WorkerProgress>, list: &mut EffectList<'_>) {
+        let with_heartbeats = list.now >= self.heartbeats_from;
         let mut heartbeats = false;
         pages.retain(|page| match self.sent.get(&page.worker) {
             Some(sent) if sent.is_same(page) => {
-                let is_newer = with_heartbeats && sent.is_older(page, now);
+                // The worker gave a sign of progress since then.
+                let idle = sent.page.idle + list.now.saturating_sub(sent.at);
+                let is_newer = with_heartbeats && page.idle + HEARTBEAT_DIFFERENCE_MIN < idle;
                 heartbeats |= is_newer;
                 is_newer
             }
             Some(_) | None => true,
         });
         if heartbeats {
-            self.heartbeats_from = now + SILENCE_MAX.min(HEARTBEAT_READINGS * self.period);
+            self.heartbeats_from = list.now + SILENCE_MAX.min(HEARTBEAT_READINGS * self.period);
         }
-        if !pages.is_empty() || now >= self.report_by {
-            self.sent.extend(pages.iter().map(|page| (page.worker, SentPage { page: *page, at: now })));
-            self.report_by = now + SILENCE_MAX;
+        if !pages.is_empty() || list.now >= self.report_by {
+            self.sent.extend(pages.iter().map(|page| (page.worker, SentPage { page: *page, at: list.now })));
+            self.report_by = list.now + SILENCE_MAX;
             list.report(NodeEvent::Progress(pages));
         }
     }
 
     /// Reads the pages when it is time, or says that the node without workers lives. Called while there is a leader.
-    pub(super) fn due(&mut self, now: Duration, has_workers: bool, list: &mut EffectList<'_>) {
-        if has_workers && now >= self.read_at {
-            self.read_at = now + self.period;
+    pub(super) fn due(&mut self, has_workers: bool, list: &mut EffectList<'_>) {
+        if has_workers && list.now >= self.read_at {
+            self.read_at = list.now + self.period;
             list.push(NodeEffect::ReadPages);
-        } else if !has_workers && now >= self.report_by {
-            self.report_by = now + SILENCE_MAX;
+        } else if !has_workers && list.now >= self.report_by {
+            self.report_by = list.now + SILENCE_MAX;
             list.report(NodeEvent::Progress(Vec::new()));
         }
     }

@@ -24,7 +24,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A worker process.
 #[derive(Debug)]
 pub(super) struct WorkerProcess {
     worker: WorkerId,

@@ -17,7 +17,7 @@ use super::{
     worker_records::WorkerRecords,
 };
 use crate::{
-    rendezvous::{Member, RoundEnd, RoundPlan, RunEnd},
+    rendezvous::{Member, RendezvousInfo, RoundEnd, RunEnd},
     transport,
 };
 use enn_common::{
@@ -74,7 +74,7 @@ pub(super) struct ProgramGroup {
     settings: ProgramSettings,
     host: String,
     /// Round of the membership that has not begun on this node.
-    planned: Option<RoundPlan>,
+    planned: Option<RendezvousInfo>,
     /// Round that waits for the fork server.
     loading: Option<Box<ProgramRound>>,
     is_fork_server_ready: bool,
@@ -124,11 +124,6 @@ impl ProgramGroup {
         self.settings.watches_progress
     }
 
-    /// Returns the membership in which the last round began.
-    pub(super) fn epoch(&self) -> Epoch {
-        self.epoch
-    }
-
     /// Returns when something is due.
     pub(super) fn deadline(&self) -> Option<Duration> {
         match self.phase {
@@ -140,7 +135,7 @@ impl ProgramGroup {
     }
 
     /// The nodes agreed on a round.
-    pub(super) fn plan(&mut self, plan: RoundPlan) {
+    pub(super) fn plan(&mut self, plan: RendezvousInfo) {
         self.planned = Some(plan);
     }
 
@@ -197,7 +192,6 @@ impl ProgramGroup {
         list.push(NodeEffect::StartPrograms(starts));
     }
 
-    /// A worker was started.
     pub(super) fn on_spawned(&mut self, worker: WorkerId, pid: u32, forked: bool, list: &mut EffectList<'_>) {
         let Some(known) = self.workers.get_mut(&worker) else { return };
         known.pid = pid;
@@ -224,56 +218,44 @@ impl ProgramGroup {
         }
     }
 
-    /// Returns whether all workers of the round have just exited with 0: this node's work is done.
-    pub(super) fn is_done(&mut self) -> bool {
+    /// Returns the membership of the round when all its workers have just exited with 0: this node's work is done.
+    pub(super) fn done(&mut self) -> Option<Epoch> {
         let done = self.phase == GroupPhase::Running && self.workers.values().all(|worker| worker.succeeded);
         if done {
             self.phase = GroupPhase::Idle;
         }
-        done
+        done.then_some(self.epoch)
     }
 
     /// A worker failed, or could not be started: the leader is told, and the others end.
-    pub(super) fn fail(
-        &mut self,
-        now: Duration,
-        failure: Box<Failure>,
-        records: &WorkerRecords,
-        list: &mut EffectList<'_>,
-    ) {
+    pub(super) fn fail(&mut self, failure: Box<Failure>, records: &WorkerRecords, list: &mut EffectList<'_>) {
         if self.phase == GroupPhase::Running && !self.is_failure_told {
             self.is_failure_told = true;
             list.report(NodeEvent::GroupFailed { round: failure.round, failure });
-            self.stop(now, records, list);
+            self.stop(records, list);
         }
     }
 
     /// The round is over, and the run goes on.
-    pub(super) fn end_round(
-        &mut self,
-        now: Duration,
-        end: RoundEnd,
-        records: &WorkerRecords,
-        list: &mut EffectList<'_>,
-    ) {
+    pub(super) fn end_round(&mut self, end: RoundEnd, records: &WorkerRecords, list: &mut EffectList<'_>) {
         // A round that has not begun here leaves nothing behind.
         self.planned = None;
         if self.is_round_over {
             self.rejoin(list);
         } else {
-            self.close_round(now, ClosedRound { end, last: None }, records, list);
+            self.close_round(ClosedRound { end, last: None }, records, list);
         }
     }
 
     /// The run is over for this node.
-    pub(super) fn end_run(&mut self, now: Duration, end: RunEnd, records: &WorkerRecords, list: &mut EffectList<'_>) {
+    pub(super) fn end_run(&mut self, end: RunEnd, records: &WorkerRecords, list: &mut EffectList<'_>) {
         self.planned = None;
         self.end = Some(end.clone());
         match end {
             RunEnd::Failed { end, reason } => {
-                return self.close_round(now, ClosedRound { end, last: Some(reason) }, records, list);
+                return self.close_round(ClosedRound { end, last: Some(reason) }, records, list);
             }
-            RunEnd::HostLost { reason } | RunEnd::TimedOut { reason } | RunEnd::Refused { reason } => {
+            RunEnd::LeaderLost { reason } | RunEnd::TimedOut { reason } | RunEnd::Refused { reason } => {
                 tell(list, EventKind::GaveUp { reason });
             }
             RunEnd::Stopped { by } if self.stopped_by.is_none() => {
@@ -281,25 +263,25 @@ impl ProgramGroup {
                 // Nodes leave with the name of their signal: all of them end by it, and are put back into the queue
                 // by it, whichever gets it first.
                 let signal = by.split(' ').next().and_then(|name| name.parse().ok());
-                self.ask_to_stop(now, signal.unwrap_or(Signal::SIGTERM), records, list);
+                self.ask_to_stop(signal.unwrap_or(Signal::SIGTERM), records, list);
             }
             RunEnd::Stopped { .. } | RunEnd::Finished => {}
         }
-        self.stop(now, records, list);
+        self.stop(records, list);
     }
 
-    fn close_round(&mut self, now: Duration, closed: ClosedRound, records: &WorkerRecords, list: &mut EffectList<'_>) {
+    fn close_round(&mut self, closed: ClosedRound, records: &WorkerRecords, list: &mut EffectList<'_>) {
         self.is_round_over = true;
         if let RoundEnd::Hung { .. } = closed.end
             && !self.is_ending()
         {
             self.hung = Some(closed);
-            self.phase = GroupPhase::Looking { until: now + STACKS_WAIT_MAX };
+            self.phase = GroupPhase::Looking { until: list.now + STACKS_WAIT_MAX };
             let workers = records.living().into_iter().map(|living| living.worker).collect();
             return list.push(NodeEffect::CollectStacks { round: self.round, workers, limit: STACKS_MAX });
         }
         self.tell_round_end(closed, list);
-        self.stop(now, records, list);
+        self.stop(records, list);
     }
 
     /// Tells how the round ended.
@@ -329,7 +311,6 @@ impl ProgramGroup {
     /// It is known what the workers of a round that hung were doing.
     pub(super) fn on_stacks(
         &mut self,
-        now: Duration,
         dir: PathBuf,
         summary: Vec<String>,
         records: &WorkerRecords,
@@ -344,50 +325,44 @@ impl ProgramGroup {
         }
         summary.into_iter().for_each(|message| tell(list, EventKind::Warned { message }));
         self.tell_round_end(closed, list);
-        self.stop(now, records, list);
+        self.stop(records, list);
     }
 
     /// A signal came to this node.
-    pub(super) fn on_signal(
-        &mut self,
-        now: Duration,
-        signal: Signal,
-        records: &mut WorkerRecords,
-        list: &mut EffectList<'_>,
-    ) {
+    pub(super) fn on_signal(&mut self, signal: Signal, records: &mut WorkerRecords, list: &mut EffectList<'_>) {
         // Slurm ends what it puts back into the queue: after SIGUSR1 that is no second wish of the user's.
         let second = self.stopped_by.is_some_and(|first| first != Signal::SIGUSR1);
         tell(list, EventKind::StopRequested { signal: signal.as_str().into(), second });
         if second {
             self.is_stopped_twice = true;
-            return self.kill(now, records, list);
+            return self.kill(records, list);
         }
         // Another node may have told of the same signal before it came here.
         if self.stopped_by != Some(signal) {
             list.push(NodeEffect::LeaveMembership { why: signal.as_str().to_owned() });
-            self.ask_to_stop(now, signal, records, list);
+            self.ask_to_stop(signal, records, list);
         }
     }
 
-    fn ask_to_stop(&mut self, now: Duration, signal: Signal, records: &WorkerRecords, list: &mut EffectList<'_>) {
+    fn ask_to_stop(&mut self, signal: Signal, records: &WorkerRecords, list: &mut EffectList<'_>) {
         self.stopped_by.get_or_insert(signal);
         self.signal_all(EndSignal::Request(signal), records, list);
         if self.phase != GroupPhase::Killed {
-            self.phase = GroupPhase::Stopping { kill_at: now + self.settings.grace };
+            self.phase = GroupPhase::Stopping { kill_at: list.now + self.settings.grace };
         }
     }
 
     /// Asks the workers to end; they are killed after the grace.
-    fn stop(&mut self, now: Duration, records: &WorkerRecords, list: &mut EffectList<'_>) {
+    fn stop(&mut self, records: &WorkerRecords, list: &mut EffectList<'_>) {
         if !self.is_ending() {
             self.signal_all(EndSignal::Terminate, records, list);
-            self.phase = GroupPhase::Stopping { kill_at: now + self.settings.grace };
+            self.phase = GroupPhase::Stopping { kill_at: list.now + self.settings.grace };
         }
     }
 
-    fn kill(&mut self, now: Duration, records: &mut WorkerRecords, list: &mut EffectList<'_>) {
+    fn kill(&mut self, records: &mut WorkerRecords, list: &mut EffectList<'_>) {
         self.phase = GroupPhase::Killed;
-        records.kill_all(now, list);
+        records.kill_all(list);
     }
 
     fn signal_all(&self, signal: EndSignal, records: &WorkerRecords, list: &mut EffectList<'_>) {
@@ -401,21 +376,20 @@ impl ProgramGroup {
         matches!(self.phase, GroupPhase::Stopping { .. } | GroupPhase::Killed)
     }
 
-    /// Does what is due.
-    pub(super) fn due(&mut self, now: Duration, records: &mut WorkerRecords, list: &mut EffectList<'_>) {
+    pub(super) fn due(&mut self, records: &mut WorkerRecords, list: &mut EffectList<'_>) {
         match self.phase {
-            GroupPhase::Stopping { kill_at } if kill_at <= now => {
+            GroupPhase::Stopping { kill_at } if kill_at <= list.now => {
                 let living = self.workers.keys().filter(|worker| records.is_alive(**worker)).count();
                 if living > 0 {
                     let seconds = self.settings.grace.as_secs_f64();
                     let message = format!("{living} workers did not end within {seconds:.1} s and were killed");
                     tell(list, EventKind::Warned { message });
                 }
-                self.kill(now, records, list);
+                self.kill(records, list);
             }
-            GroupPhase::Looking { until } if until <= now => {
+            GroupPhase::Looking { until } if until <= list.now => {
                 let summary = vec!["the stacks of the workers could not be read in time".to_owned()];
-                self.on_stacks(now, PathBuf::new(), summary, records, list);
+                self.on_stacks(PathBuf::new(), summary, records, list);
             }
             GroupPhase::Joining
             | GroupPhase::Loading

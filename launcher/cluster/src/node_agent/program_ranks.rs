@@ -1,6 +1,6 @@
 //! Places of a node's workers in their round, as torchrun counts them. Pure.
 
-use crate::rendezvous::{Member, RoundPlan};
+use crate::rendezvous::{Member, RendezvousInfo};
 
 /// A worker's places in its round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(super) struct Ranks {
 
 impl Ranks {
     /// Returns the ranks of this node's workers, by local rank: nodes come in order, each with a block of ranks; a role counts its own.
-    pub(super) fn of_node(plan: &RoundPlan) -> Vec<Self> {
+    pub(super) fn of_node(plan: &RendezvousInfo) -> Vec<Self> {
         let count = |members: &[Member], role: Option<&str>| -> u32 {
             let fits = |member: &&Member| role.is_none_or(|role| member.role == role);
             members.iter().filter(fits).map(|member| member.local_world).sum()
@@ -55,8 +55,8 @@ mod tests {
     #[test]
     fn ranks_are_blocks_in_node_order_and_roles_count_their_own() {
         let members = vec![member("a", 2, "trainer"), member("b", 3, "reader"), member("c", 1, "trainer")];
-        let plan = |node_rank| RoundPlan {
-            host: NodeId(0),
+        let plan = |node_rank| RendezvousInfo {
+            leader: NodeId(0),
             nodes: Vec::new(),
             round: 0,
             node_rank,

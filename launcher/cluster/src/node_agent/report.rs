@@ -1,18 +1,21 @@
-//! Effects of one input in order; events only while a leader can hear them.
+//! The time of one input and its effects in order; events only while a leader can hear them.
 
 use super::effect::NodeEffect;
 use enn_common::wire::node_agent::NodeEvent;
+use std::time::Duration;
 
 /// Effects that one input leads to.
 pub(super) struct EffectList<'a> {
+    /// Time of the input.
+    pub(super) now: Duration,
     effects: &'a mut Vec<NodeEffect>,
     /// Somebody leads. What is reported while nobody does is void: the next leader gets an inventory.
-    has_leader: bool,
+    pub(super) has_leader: bool,
 }
 
 impl<'a> EffectList<'a> {
-    pub(super) fn new(effects: &'a mut Vec<NodeEffect>, has_leader: bool) -> Self {
-        Self { effects, has_leader }
+    pub(super) fn new(now: Duration, effects: &'a mut Vec<NodeEffect>, has_leader: bool) -> Self {
+        Self { now, effects, has_leader }
     }
 
     pub(super) fn push(&mut self, effect: NodeEffect) {
@@ -28,13 +31,5 @@ impl<'a> EffectList<'a> {
         if self.has_leader {
             self.effects.push(NodeEffect::Report(event));
         }
-    }
-
-    pub(super) fn has_leader(&self) -> bool {
-        self.has_leader
-    }
-
-    pub(super) fn set_leader(&mut self, has_leader: bool) {
-        self.has_leader = has_leader;
     }
 }

@@ -1,16 +1,46 @@
 //! Settings of a node agent.
 
-use std::time::Duration;
+use enn_process::WorkerSpec;
+use std::{path::PathBuf, time::Duration};
 
 /// Control pages are read this often where the run has few nodes.
 const PAGES_PERIOD_MIN: Duration = Duration::from_millis(50);
 /// One more node lengthens the period by this time, so that the leader gets about as many messages from many nodes as from fifty.
 const PAGES_PERIOD_PER_NODE: Duration = Duration::from_millis(1);
 
+/// A node with ENN's own workers, or with scripts.
+#[derive(Debug, Clone)]
+pub struct NodeSpec {
+    /// How to start one worker.
+    pub worker: WorkerSpec,
+    /// Workers of this node when none is missing.
+    pub workers: u32,
+    /// Workers that the machine has room for: the run may be resized up to there.
+    pub workers_max: u32,
+    pub host: String,
+    /// Short directory for the broker's socket, e.g. /tmp.
+    pub socket_parent: PathBuf,
+    /// Whether SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 stop the run. A program with handlers of its own says no.
+    pub handle_signals: bool,
+}
+
+impl NodeSpec {
+    /// Returns the settings of the node agent in a run of so many nodes.
+    pub(crate) fn settings(&self, leads: bool, nodes_max: u32) -> NodeSettings {
+        NodeSettings {
+            host: self.host.clone(),
+            workers: self.workers,
+            workers_max: self.workers_max,
+            leads,
+            pages_period: NodeSettings::pages_period(nodes_max),
+            programs: None,
+        }
+    }
+}
+
 /// Settings of one node for its agent.
 #[derive(Debug, Clone)]
 pub struct NodeSettings {
-    /// Name of this host.
     pub host: String,
     /// Workers that the node runs when none is missing.
     pub workers: u32,

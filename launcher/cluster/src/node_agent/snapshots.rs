@@ -64,77 +64,32 @@ impl Drop for KeptSnapshot {
 /// Name of a snapshot: a worker uses a ticket once.
 pub(super) type SnapshotName = (WorkerId, u64);
 
-/// State of a snapshot.
-#[derive(Debug)]
-enum Kept {
-    Waiting(KeptSnapshot),
-    /// The memory could not be mapped: why.
-    Unusable(String),
-    /// A thread writes it; `released`: nobody needs it afterwards, written or not.
-    Writing {
-        released: bool,
-    },
-}
-
-/// Snapshots that are neither written nor released.
+/// Snapshots that wait to be written or released, or why the memory of one could not be mapped. The node state has each written by one
+/// thread at a time, and releases none that is being written.
 #[derive(Debug, Default)]
-pub(super) struct Snapshots(BTreeMap<SnapshotName, Kept>);
-
-/// How a snapshot is to be written.
-#[derive(Debug)]
-pub(super) enum Writing {
-    /// Write this one, and answer by [`Snapshots::written`].
-    Begin(KeptSnapshot),
-    /// The snapshot cannot be written.
-    Refused(WriteFailure),
-}
+pub(super) struct Snapshots(BTreeMap<SnapshotName, Result<KeptSnapshot, String>>);
 
 impl Snapshots {
     /// Keeps what the worker left behind its page.
     pub(super) fn keep(&mut self, worker: WorkerId, page: &Arc<SharedPage>, shard: StagedShard) {
         let ticket = shard.ticket;
-        let kept = match KeptSnapshot::take(page, shard) {
-            Ok(snapshot) => Kept::Waiting(snapshot),
-            Err(error) => {
-                page.give_back(ticket);
-                Kept::Unusable(error)
-            }
-        };
+        let kept = KeptSnapshot::take(page, shard).inspect_err(|_| page.give_back(ticket));
         self.0.insert((worker, ticket), kept);
     }
 
-    /// Takes a snapshot that is to be written.
-    pub(super) fn begin_writing(&mut self, name: SnapshotName) -> Writing {
-        let refused = |error: String| Writing::Refused(WriteFailure { error, disk_full: false });
-        match self.0.remove(&name) {
-            Some(Kept::Waiting(snapshot)) => {
-                self.0.insert(name, Kept::Writing { released: false });
-                Writing::Begin(snapshot)
-            }
-            Some(Kept::Unusable(error)) => refused(error),
-            Some(writing @ Kept::Writing { .. }) => {
-                self.0.insert(name, writing);
-                refused("it is being written already".into())
-            }
-            None => refused("its share is not in memory any more".into()),
-        }
+    /// Takes a snapshot that is to be written. One that was not written is [`returned`](Self::returned): it may be tried again.
+    pub(super) fn take(&mut self, name: SnapshotName) -> Result<KeptSnapshot, WriteFailure> {
+        let kept = self.0.remove(&name).unwrap_or_else(|| Err("its share is not in memory any more".to_owned()));
+        kept.map_err(|error| WriteFailure { error, disk_full: false })
     }
 
-    /// Notes the end of writing. A snapshot that was not written comes back: it may be tried again.
-    pub(super) fn written(&mut self, name: SnapshotName, unwritten: Option<KeptSnapshot>) {
-        let Some(Kept::Writing { released }) = self.0.remove(&name) else { return };
-        if let Some(snapshot) = unwritten.filter(|_| !released) {
-            self.0.insert(name, Kept::Waiting(snapshot));
-        }
+    pub(super) fn returned(&mut self, name: SnapshotName, unwritten: KeptSnapshot) {
+        self.0.insert(name, Ok(unwritten));
     }
 
-    /// Gives the memory back, at once or when it is written.
+    /// Gives the memory back.
     pub(super) fn release(&mut self, name: SnapshotName) {
-        match self.0.get_mut(&name) {
-            Some(Kept::Writing { released }) => *released = true,
-            Some(Kept::Waiting(_) | Kept::Unusable(_)) => _ = self.0.remove(&name),
-            None => {}
-        }
+        self.0.remove(&name);
     }
 }
 
@@ -183,14 +138,13 @@ mod tests {
         let to = shard.dir.clone();
         let mut snapshots = Snapshots::default();
         snapshots.keep(WORKER, &page, shard);
-        let Writing::Begin(snapshot) = snapshots.begin_writing((WORKER, 9)) else { panic!("it is there") };
-        assert!(matches!(snapshots.begin_writing((WORKER, 9)), Writing::Refused(_)));
+        let snapshot = snapshots.take((WORKER, 9)).unwrap();
+        assert!(snapshots.take((WORKER, 9)).is_err());
         let table = snapshot.write(&to, 3).unwrap();
         let bytes = std::fs::read(to.join(name::shard(3))).unwrap();
         assert_eq!((table.file, bytes.windows(4).any(|window| window == b"kept")), (name::shard(3), true));
         assert!(!page.fields().unwrap().is_free(0));
         drop(snapshot);
-        snapshots.written((WORKER, 9), None);
         assert!(page.fields().unwrap().is_free(0) && snapshots.0.is_empty());
     }
 
@@ -200,15 +154,14 @@ mod tests {
         let (page, shard) = page_with_shard(dir.path());
         let mut snapshots = Snapshots::default();
         snapshots.keep(WORKER, &page, shard);
-        for released in [false, true] {
-            let Writing::Begin(snapshot) = snapshots.begin_writing((WORKER, 9)) else { panic!("it is there") };
-            if released {
-                snapshots.release((WORKER, 9));
-            }
+        for _ in 0..2 {
+            let snapshot = snapshots.take((WORKER, 9)).unwrap();
             assert!(snapshot.write(Path::new("/proc/none"), 0).is_err());
-            snapshots.written((WORKER, 9), Some(snapshot));
-            assert_eq!(page.fields().unwrap().is_free(0), released);
+            snapshots.returned((WORKER, 9), snapshot);
+            assert!(!page.fields().unwrap().is_free(0));
         }
+        snapshots.release((WORKER, 9));
+        assert!(page.fields().unwrap().is_free(0));
         assert!(snapshots.0.is_empty());
     }
 
@@ -219,8 +172,8 @@ mod tests {
         let mut snapshots = Snapshots::default();
         snapshots.keep(WORKER, &page, StagedShard { at: 1 << 40, ..shard });
         assert!(page.fields().unwrap().is_free(0));
-        let Writing::Refused(failure) = snapshots.begin_writing((WORKER, 9)) else { panic!("it cannot be there") };
+        let failure = snapshots.take((WORKER, 9)).unwrap_err();
         assert!(failure.error.contains("cannot be mapped"), "{}", failure.error);
-        assert!(matches!(snapshots.begin_writing((WORKER, 8)), Writing::Refused(_)));
+        assert!(snapshots.take((WORKER, 8)).is_err());
     }
 }

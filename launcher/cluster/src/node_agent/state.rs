@@ -21,9 +21,7 @@ use enn_common::{
     id::WorkerId,
     wire::{
         message::{Assignment, FromWorker},
-        node_agent::{
-            Epoch, Inventory, LivingWorker, NodeCommand, NodeEvent, RunEnding, RunFacts, RunSnapshot, StopSignal,
-        },
+        node_agent::{Epoch, Inventory, NodeCommand, NodeEvent, RunEnding, RunFacts, RunSnapshot, StopSignal},
     },
 };
 use std::{collections::BTreeMap, time::Duration};
@@ -49,7 +47,6 @@ pub(super) enum RunKnowledge {
     Seen(RunFacts),
 }
 
-/// State of a node.
 #[derive(Debug)]
 pub struct NodeState {
     settings: NodeSettings,
@@ -109,19 +106,19 @@ impl NodeState {
             }
             return;
         }
-        let list = &mut EffectList::new(effects, self.leader.is_some() || self.is_leading);
-        self.handle(now, input, list);
+        let list = &mut EffectList::new(now, effects, self.leader.is_some() || self.is_leading);
+        self.handle(input, list);
         if let Some(group) = &mut self.group {
-            group.due(now, &mut self.workers, list);
+            group.due(&mut self.workers, list);
         }
-        self.workers.due(now, list);
+        self.workers.due(list);
         if self.reports_pages() {
-            self.pages.due(now, self.has_pages(), list);
+            self.pages.due(self.has_pages(), list);
         }
         if self.leave_at.is_some_and(|at| at <= now) {
             self.leave_at = None;
             let signal = self.wanted_stop().unwrap_or(StopSignal::Terminate);
-            self.leave(now, signal, list);
+            self.leave(signal, list);
         }
         self.finish(list);
     }
@@ -152,86 +149,51 @@ impl NodeState {
         self.leader.map(|leader| leader.epoch)
     }
 
-    /// Returns whether this node leads.
-    pub fn is_leading(&self) -> bool {
-        self.is_leading
-    }
-
-    /// Returns the newest snapshot of the run, with the stop that this node knows of.
-    pub fn snapshot(&self) -> Option<&RunSnapshot> {
-        self.snapshot.as_ref()
-    }
-
-    /// Returns the round that the node's workers were seated in and were not told to leave.
-    pub fn round(&self) -> Option<u64> {
-        self.round
-    }
-
-    /// Returns the workers whose processes live, as an inventory lists them.
-    pub fn living(&self) -> Vec<LivingWorker> {
-        self.workers.living()
-    }
-
-    /// Returns the snapshots in memory that are neither written nor released.
-    pub fn kept_snapshots(&self) -> Vec<(WorkerId, u64)> {
-        self.snapshots.unfinished()
-    }
-
-    /// Returns whether the node is to end as soon as its workers have.
-    pub fn is_ending(&self) -> bool {
-        self.end.is_some()
-    }
-
-    /// Returns whether `End` was the last effect.
-    pub fn is_over(&self) -> bool {
-        self.is_over
-    }
-
-    fn handle(&mut self, now: Duration, input: NodeInput, list: &mut EffectList<'_>) {
+    fn handle(&mut self, input: NodeInput, list: &mut EffectList<'_>) {
         if self.group.is_some() {
-            return self.on_program_input(now, input, list);
+            return self.on_program_input(input, list);
         }
         match input {
             NodeInput::Tick => {}
-            NodeInput::LeaderFound { epoch } => self.leader_found(now, epoch, list),
-            NodeInput::BecameLeader { epoch, .. } if self.is_leading => self.leader_found(now, epoch, list),
-            NodeInput::BecameLeader { epoch, members } => self.become_leader(now, epoch, members, list),
+            NodeInput::LeaderFound { epoch } => self.leader_found(epoch, list),
+            NodeInput::BecameLeader { epoch, .. } if self.is_leading => self.leader_found(epoch, list),
+            NodeInput::BecameLeader { epoch, members } => self.become_leader(epoch, members, list),
             NodeInput::MembershipReopened => {
                 self.membership = None;
                 if !self.is_leading && self.end.is_none() {
                     list.push(NodeEffect::RejoinMembership);
                 }
             }
-            NodeInput::LeaderLost { reason } => self.leader_lost(now, &reason, list),
-            NodeInput::MembershipOver(end) => self.membership_over(now, end, list),
+            NodeInput::LeaderLost { reason } => self.leader_lost(&reason, list),
+            NodeInput::MembershipOver(end) => self.membership_over(end, list),
             NodeInput::Waiting { reason } => self.journal(EventKind::Waiting { reason }, list),
             NodeInput::Command { epoch, command } => {
                 // Commands of a leader that is gone are void.
                 if self.leader.is_some_and(|leader| epoch.is_of_leader(leader.since)) {
-                    self.on_command(now, command, list);
+                    self.on_command(command, list);
                 }
             }
-            NodeInput::RunSeen(result) => self.run_seen(now, result, list),
-            NodeInput::Spawned { worker, pid } => self.workers.on_spawned(now, worker, pid, list),
+            NodeInput::RunSeen(result) => self.run_seen(result, list),
+            NodeInput::Spawned { worker, pid } => self.workers.on_spawned(worker, pid, list),
             NodeInput::SpawnFailed { worker, error } => self.workers.on_spawn_failed(worker, error, list),
             NodeInput::Exited { worker, exit } => {
                 self.pages.forget(worker);
-                self.workers.on_exited(now, worker, exit, list);
+                self.workers.on_exited(worker, exit, list);
             }
             NodeInput::Evidence { worker, evidence } => self.workers.settle(worker, evidence, list),
-            NodeInput::Broker(event) => self.on_broker(now, event, list),
+            NodeInput::Broker(event) => self.on_broker(event, list),
             NodeInput::Pages(mut pages) => {
                 pages.retain(|page| self.workers.is_alive(page.worker));
-                self.pages.on_pages(now, pages, list);
+                self.pages.on_pages(pages, list);
             }
-            NodeInput::Signal(signal) => self.on_signal(now, signal, list),
+            NodeInput::Signal(signal) => self.on_signal(signal, list),
             NodeInput::SnapshotWritten { worker, ticket, result } => {
                 self.snapshots.on_written(worker, ticket, result, list);
             }
             NodeInput::StacksCollected { round, dir, summary } => {
                 list.report(NodeEvent::Stacks { round, dir, summary });
             }
-            NodeInput::Fault { reason } => self.fault(now, reason, list),
+            NodeInput::Fault { reason } => self.fault(reason, list),
             // Of programs only.
             NodeInput::RoundPlanned(_)
             | NodeInput::RoundEnded(_)
@@ -246,14 +208,14 @@ impl NodeState {
     }
 
     /// A leader is there, in a new membership of this node.
-    pub(super) fn leader_found(&mut self, now: Duration, epoch: Epoch, list: &mut EffectList<'_>) {
+    pub(super) fn leader_found(&mut self, epoch: Epoch, list: &mut EffectList<'_>) {
         let known = self.leader.filter(|leader| epoch.is_of_leader(leader.since));
         let since = known.map_or(epoch, |leader| leader.since);
         self.leader = Some(LeaderLink { since, epoch });
         self.membership = Some(epoch);
         self.leave_at = None;
-        list.set_leader(true);
-        self.pages.begin(now);
+        list.has_leader = true;
+        self.pages.begin(list.now);
         if let Some(end) = &self.end {
             let reason = if let NodeEnd::Failed(reason) = end { reason } else { "its node is about to end" };
             return list.report(NodeEvent::Unfit { reason: reason.to_owned() });
@@ -271,13 +233,7 @@ impl NodeState {
     }
 
     /// The leader is gone, and the others have this node lead.
-    pub(super) fn become_leader(
-        &mut self,
-        now: Duration,
-        epoch: Epoch,
-        members: Vec<NodeId>,
-        list: &mut EffectList<'_>,
-    ) {
+    pub(super) fn become_leader(&mut self, epoch: Epoch, members: Vec<NodeId>, list: &mut EffectList<'_>) {
         match (&self.snapshot, &self.run) {
             (Some(snapshot), RunKnowledge::Seen(facts)) if self.end.is_none() => {
                 let snapshot = Box::new(snapshot.clone());
@@ -285,22 +241,22 @@ impl NodeState {
                 list.push(NodeEffect::Lead { epoch, members, snapshot, facts });
                 self.is_leading = true;
                 self.leader = None;
-                self.leader_found(now, epoch, list);
+                self.leader_found(epoch, list);
             }
             (Some(_) | None, RunKnowledge::Unknown | RunKnowledge::Looking(_) | RunKnowledge::Seen(_)) => {
                 let reason = "the leader of the run is gone, and this node had not heard what the run is";
-                self.fail(now, reason.to_owned(), list);
+                self.fail(reason.to_owned(), list);
             }
         }
     }
 
-    fn leader_lost(&mut self, now: Duration, reason: &str, list: &mut EffectList<'_>) {
+    fn leader_lost(&mut self, reason: &str, list: &mut EffectList<'_>) {
         if self.is_leading {
             return;
         }
         self.leader = None;
-        list.set_leader(false);
-        self.workers.kill_unborn(now, list);
+        list.has_leader = false;
+        self.workers.kill_unborn(list);
         self.snapshots.abandon(list);
         // A leader that was drained left behind the last worker that left the round.
         if self.snapshot.as_ref().is_none_or(|snapshot| snapshot.drained.is_none()) {
@@ -310,21 +266,21 @@ impl NodeState {
             }
             self.end_round(format!("the leader of the run is gone: {reason}"), list);
         }
-        self.await_leader(now);
+        self.await_leader(list.now);
     }
 
-    fn membership_over(&mut self, now: Duration, end: MembershipEnd, list: &mut EffectList<'_>) {
+    fn membership_over(&mut self, end: MembershipEnd, list: &mut EffectList<'_>) {
         if self.is_leading {
             // The supervisor ends the run, unless the other side may go on in the same directory.
             if let MembershipEnd::Failed { fenced: true, .. } = end {
-                self.workers.kill_all(now, list);
+                self.workers.kill_all(list);
             }
             return;
         }
         self.leader = None;
         self.membership = None;
         self.leave_at = None;
-        list.set_leader(false);
+        list.has_leader = false;
         self.snapshots.abandon(list);
         let end = match end {
             // The leader says more to its nodes; this one only waited for a place.
@@ -341,10 +297,10 @@ impl NodeState {
             }
         };
         self.end.get_or_insert(end);
-        self.workers.kill_all(now, list);
+        self.workers.kill_all(list);
     }
 
-    fn on_command(&mut self, now: Duration, command: NodeCommand, list: &mut EffectList<'_>) {
+    fn on_command(&mut self, command: NodeCommand, list: &mut EffectList<'_>) {
         match command {
             NodeCommand::JoinRun(facts) => self.join_run(*facts, list),
             NodeCommand::Start { worker, .. } if self.end.is_some() => {
@@ -370,11 +326,11 @@ impl NodeState {
                 if self.workers.is_alive(worker) {
                     list.push(NodeEffect::Disconnect { worker });
                 }
-                self.workers.terminate(now, worker, kill_after, list);
+                self.workers.terminate(worker, kill_after, list);
             }
             NodeCommand::Stop { workers, kill_after } => {
                 for worker in workers {
-                    self.workers.terminate(now, worker, kill_after, list);
+                    self.workers.terminate(worker, kill_after, list);
                 }
             }
             NodeCommand::DisconnectAll => list.push(NodeEffect::DisconnectAll),
@@ -399,11 +355,11 @@ impl NodeState {
             NodeCommand::LeaveRun { why } => {
                 list.push(NodeEffect::LeaveMembership { why });
                 self.end.get_or_insert(NodeEnd::Drained);
-                self.workers.kill_all(now, list);
+                self.workers.kill_all(list);
             }
             NodeCommand::EndRun(ending) => {
                 self.end = Some(NodeEnd::Ended(ending));
-                self.workers.kill_all(now, list);
+                self.workers.kill_all(list);
             }
             NodeCommand::CutLink { time } => list.push(NodeEffect::CutLink { time }),
             // For programs.
@@ -426,7 +382,7 @@ impl NodeState {
         }
     }
 
-    fn run_seen(&mut self, now: Duration, result: Result<(), String>, list: &mut EffectList<'_>) {
+    fn run_seen(&mut self, result: Result<(), String>, list: &mut EffectList<'_>) {
         let RunKnowledge::Looking(facts) = &self.run else { return };
         match result {
             Ok(()) => {
@@ -442,7 +398,7 @@ impl NodeState {
                      XDG_CACHE_HOME)"
                 );
                 self.run = RunKnowledge::Unknown;
-                self.fail(now, reason, list);
+                self.fail(reason, list);
             }
         }
     }
@@ -478,7 +434,7 @@ impl NodeState {
         self.snapshot = Some(RunSnapshot { stop, ..newest });
     }
 
-    fn on_broker(&mut self, now: Duration, event: BrokerEvent, list: &mut EffectList<'_>) {
+    fn on_broker(&mut self, event: BrokerEvent, list: &mut EffectList<'_>) {
         match event {
             BrokerEvent::Joined { worker, .. }
             | BrokerEvent::Left { worker, .. }
@@ -510,32 +466,32 @@ impl NodeState {
             }
             BrokerEvent::Broke { error } => {
                 self.workers.on_broker_broke(list);
-                self.fault(now, format!("the broker broke: {error}"), list);
+                self.fault(format!("the broker broke: {error}"), list);
             }
         }
     }
 
     /// Something of this node broke. Where it leads, the supervisor ends the run.
-    fn fault(&mut self, now: Duration, reason: String, list: &mut EffectList<'_>) {
+    fn fault(&mut self, reason: String, list: &mut EffectList<'_>) {
         list.report(NodeEvent::Fault { reason: reason.clone() });
         if !self.is_leading {
-            self.give_up(now, reason, list);
+            self.give_up(reason, list);
         }
     }
 
     /// This node cannot take part.
-    fn fail(&mut self, now: Duration, reason: String, list: &mut EffectList<'_>) {
+    fn fail(&mut self, reason: String, list: &mut EffectList<'_>) {
         list.report(NodeEvent::Unfit { reason: reason.clone() });
-        self.give_up(now, reason, list);
+        self.give_up(reason, list);
     }
 
-    fn give_up(&mut self, now: Duration, reason: String, list: &mut EffectList<'_>) {
+    fn give_up(&mut self, reason: String, list: &mut EffectList<'_>) {
         self.journal(EventKind::GaveUp { reason: reason.clone() }, list);
         self.end.get_or_insert(NodeEnd::Failed(reason));
-        self.workers.kill_all(now, list);
+        self.workers.kill_all(list);
     }
 
-    fn on_signal(&mut self, now: Duration, signal: StopSignal, list: &mut EffectList<'_>) {
+    fn on_signal(&mut self, signal: StopSignal, list: &mut EffectList<'_>) {
         let second = StopSignal::is_second(self.stop);
         self.journal(EventKind::StopRequested { signal: signal.name().into(), second }, list);
         let first = *self.stop.get_or_insert(signal);
@@ -546,11 +502,11 @@ impl NodeState {
         if self.is_leading || takes_part {
             list.report(NodeEvent::Signal { signal, second });
         } else if second || self.snapshot.is_none() {
-            self.leave(now, first, list);
+            self.leave(first, list);
         }
-        self.await_leader(now);
+        self.await_leader(list.now);
         if second {
-            self.workers.kill_all(now, list);
+            self.workers.kill_all(list);
         }
     }
 
@@ -567,10 +523,10 @@ impl NodeState {
     }
 
     /// Leaves the run, as after this signal.
-    fn leave(&mut self, now: Duration, signal: StopSignal, list: &mut EffectList<'_>) {
+    fn leave(&mut self, signal: StopSignal, list: &mut EffectList<'_>) {
         list.push(NodeEffect::LeaveMembership { why: signal.name().to_owned() });
         self.end.get_or_insert(NodeEnd::Stopped(signal));
-        self.workers.kill_all(now, list);
+        self.workers.kill_all(list);
     }
 
     /// Writes an event for the people at this node. Where it leads, the supervisor writes what they see.
@@ -594,5 +550,43 @@ impl NodeState {
         self.snapshots.abandon(list);
         list.push(NodeEffect::End(end));
         self.is_over = true;
+    }
+}
+
+#[cfg(test)]
+impl NodeState {
+    /// Returns whether this node leads.
+    pub fn is_leading(&self) -> bool {
+        self.is_leading
+    }
+
+    /// Returns the newest snapshot of the run, with the stop that this node knows of.
+    pub fn snapshot(&self) -> Option<&RunSnapshot> {
+        self.snapshot.as_ref()
+    }
+
+    /// Returns the round that the node's workers were seated in and were not told to leave.
+    pub fn round(&self) -> Option<u64> {
+        self.round
+    }
+
+    /// Returns the workers whose processes live, as an inventory lists them.
+    pub fn living(&self) -> Vec<enn_common::wire::node_agent::LivingWorker> {
+        self.workers.living()
+    }
+
+    /// Returns the snapshots in memory that are neither written nor released.
+    pub fn kept_snapshots(&self) -> Vec<(WorkerId, u64)> {
+        self.snapshots.unfinished()
+    }
+
+    /// Returns whether the node is to end as soon as its workers have.
+    pub fn is_ending(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Returns whether `End` was the last effect.
+    pub fn is_over(&self) -> bool {
+        self.is_over
     }
 }

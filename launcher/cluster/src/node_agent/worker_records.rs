@@ -28,7 +28,6 @@ pub(super) struct StartOrder {
     pub(super) logs: PathBuf,
 }
 
-/// Stage of a process.
 #[derive(Debug)]
 enum ProcessStage {
     /// The node has not seen yet that the run is there.
@@ -48,12 +47,11 @@ enum ProcessStage {
 enum EndStage {
     /// Nobody asked it to.
     Wanted,
-    Terminated {
-        kill_at: Duration,
-    },
-    Killed {
-        unkillable_at: Duration,
-    },
+    /// It was sent SIGTERM, or will be when it starts.
+    Terminated { kill_at: Duration },
+    /// It was sent SIGKILL, or will be when it starts.
+    Killed { unkillable_at: Duration },
+    /// It survived SIGKILL.
     Unkillable,
 }
 
@@ -71,6 +69,19 @@ struct WorkerRecord {
 }
 
 impl WorkerRecord {
+    fn new(stage: ProcessStage) -> Self {
+        Self {
+            stage,
+            end: EndStage::Wanted,
+            pid: 0,
+            local_rank: 0,
+            seat: None,
+            connected: false,
+            warm: false,
+            stateful: false,
+        }
+    }
+
     fn is_alive(&self) -> bool {
         matches!(self.stage, ProcessStage::Alive)
     }
@@ -134,16 +145,8 @@ impl WorkerRecords {
         }
         let seat = order.seat.map(|seat| LivingSeat { round: seat.round, rank: seat.rank, halted: None, share: None });
         let prepared = order.standby.as_ref().map_or(0, |standby| standby.local_rank);
-        let record = WorkerRecord {
-            local_rank: order.seat.map_or(prepared, |seat| seat.local_rank),
-            stage: ProcessStage::Ordered(order),
-            end: EndStage::Wanted,
-            pid: 0,
-            seat,
-            connected: false,
-            warm: false,
-            stateful: false,
-        };
+        let local_rank = order.seat.map_or(prepared, |seat| seat.local_rank);
+        let record = WorkerRecord { local_rank, seat, ..WorkerRecord::new(ProcessStage::Ordered(order)) };
         self.workers.insert(worker, record);
         if run_seen {
             self.spawn_ordered(list);
@@ -157,17 +160,7 @@ impl WorkerRecords {
 
     /// A program is about to be started.
     pub(super) fn start_program(&mut self, worker: WorkerId) {
-        let record = WorkerRecord {
-            stage: ProcessStage::Starting,
-            end: EndStage::Wanted,
-            pid: 0,
-            local_rank: 0,
-            seat: None,
-            connected: false,
-            warm: false,
-            stateful: false,
-        };
-        self.workers.insert(worker, record);
+        self.workers.insert(worker, WorkerRecord::new(ProcessStage::Starting));
     }
 
     /// Starts the workers that waited for this node to see the run.
@@ -185,7 +178,7 @@ impl WorkerRecords {
         }
     }
 
-    pub(super) fn on_spawned(&mut self, now: Duration, worker: WorkerId, pid: u32, list: &mut EffectList<'_>) {
+    pub(super) fn on_spawned(&mut self, worker: WorkerId, pid: u32, list: &mut EffectList<'_>) {
         let Some(record) =
             self.workers.get_mut(&worker).filter(|record| matches!(record.stage, ProcessStage::Starting))
         else {
@@ -199,7 +192,7 @@ impl WorkerRecords {
             EndStage::Wanted => {}
             EndStage::Terminated { .. } => list.push(NodeEffect::Signal { worker, signal: EndSignal::Terminate }),
             EndStage::Killed { .. } | EndStage::Unkillable => {
-                record.end = EndStage::Killed { unkillable_at: now + UNKILLABLE_AFTER };
+                record.end = EndStage::Killed { unkillable_at: list.now + UNKILLABLE_AFTER };
                 list.push(NodeEffect::Signal { worker, signal: EndSignal::Kill });
             }
         }
@@ -213,21 +206,15 @@ impl WorkerRecords {
     }
 
     /// Sends SIGTERM to a worker, and SIGKILL after `kill_after` if it lives then; zero sends SIGKILL at once.
-    pub(super) fn terminate(
-        &mut self,
-        now: Duration,
-        worker: WorkerId,
-        kill_after: Duration,
-        list: &mut EffectList<'_>,
-    ) {
+    pub(super) fn terminate(&mut self, worker: WorkerId, kill_after: Duration, list: &mut EffectList<'_>) {
         if kill_after.is_zero() {
-            return self.kill(now, worker, list);
+            return self.kill(worker, list);
         }
         let Some(record) = self.workers.get_mut(&worker) else { return };
         if matches!(record.stage, ProcessStage::Ordered(_)) {
             return self.cancel(worker, list);
         }
-        let later = now + kill_after;
+        let later = list.now + kill_after;
         match record.end {
             EndStage::Wanted => record.end = EndStage::Terminated { kill_at: later },
             EndStage::Terminated { kill_at } => record.end = EndStage::Terminated { kill_at: kill_at.min(later) },
@@ -238,7 +225,7 @@ impl WorkerRecords {
         }
     }
 
-    fn kill(&mut self, now: Duration, worker: WorkerId, list: &mut EffectList<'_>) {
+    fn kill(&mut self, worker: WorkerId, list: &mut EffectList<'_>) {
         let Some(record) = self.workers.get_mut(&worker) else { return };
         if matches!(record.stage, ProcessStage::Ordered(_)) {
             return self.cancel(worker, list);
@@ -246,15 +233,15 @@ impl WorkerRecords {
         if matches!(record.end, EndStage::Killed { .. } | EndStage::Unkillable) {
             return;
         }
-        record.end = EndStage::Killed { unkillable_at: now + UNKILLABLE_AFTER };
+        record.end = EndStage::Killed { unkillable_at: list.now + UNKILLABLE_AFTER };
         if record.is_alive() {
             list.push(NodeEffect::Signal { worker, signal: EndSignal::Kill });
         }
     }
 
-    pub(super) fn kill_all(&mut self, now: Duration, list: &mut EffectList<'_>) {
+    pub(super) fn kill_all(&mut self, list: &mut EffectList<'_>) {
         for worker in self.ids() {
-            self.kill(now, worker, list);
+            self.kill(worker, list);
         }
     }
 
@@ -264,20 +251,20 @@ impl WorkerRecords {
     }
 
     /// Kills the workers that the leader before had ordered and that no inventory lists.
-    pub(super) fn kill_unborn(&mut self, now: Duration, list: &mut EffectList<'_>) {
+    pub(super) fn kill_unborn(&mut self, list: &mut EffectList<'_>) {
         let unborn = |record: &WorkerRecord| matches!(record.stage, ProcessStage::Ordered(_) | ProcessStage::Starting);
         let unborn = self.workers.iter().filter(|(_, record)| unborn(record));
         for worker in unborn.map(|(worker, _)| *worker).collect::<Vec<_>>() {
-            self.kill(now, worker, list);
+            self.kill(worker, list);
         }
     }
 
-    pub(super) fn on_exited(&mut self, now: Duration, worker: WorkerId, exit: WorkerExit, list: &mut EffectList<'_>) {
+    pub(super) fn on_exited(&mut self, worker: WorkerId, exit: WorkerExit, list: &mut EffectList<'_>) {
         let Some(record) = self.workers.get_mut(&worker).filter(|record| record.is_alive()) else {
             return list.push(NodeEffect::Forget { worker });
         };
         let messages_read = self.broker_broke;
-        record.stage = ProcessStage::Exited { settle_by: now + SETTLE_WAIT_MAX, messages_read };
+        record.stage = ProcessStage::Exited { settle_by: list.now + SETTLE_WAIT_MAX, messages_read };
         list.report(NodeEvent::Exited { worker, exit });
         list.push(if messages_read { NodeEffect::ReadEvidence { worker } } else { NodeEffect::SyncBroker { worker } });
     }
@@ -334,20 +321,20 @@ impl WorkerRecords {
     }
 
     /// Does what is due: SIGKILL after SIGTERM, and the end of waits.
-    pub(super) fn due(&mut self, now: Duration, list: &mut EffectList<'_>) {
+    pub(super) fn due(&mut self, list: &mut EffectList<'_>) {
         for worker in self.ids() {
             let Some(record) = self.workers.get_mut(&worker) else { continue };
             match (&record.stage, record.end) {
-                (ProcessStage::Exited { settle_by, .. }, _) if *settle_by <= now => {
+                (ProcessStage::Exited { settle_by, .. }, _) if *settle_by <= list.now => {
                     self.settle(worker, WorkerEvidence::default(), list);
                 }
                 (ProcessStage::Exited { .. }, _) => {}
-                (_, EndStage::Terminated { kill_at }) if kill_at <= now => self.kill(now, worker, list),
-                (ProcessStage::Alive, EndStage::Killed { unkillable_at }) if unkillable_at <= now => {
+                (_, EndStage::Terminated { kill_at }) if kill_at <= list.now => self.kill(worker, list),
+                (ProcessStage::Alive, EndStage::Killed { unkillable_at }) if unkillable_at <= list.now => {
                     record.end = EndStage::Unkillable;
                     list.report(NodeEvent::Unkillable { worker, pid: record.pid });
                 }
-                (_, EndStage::Killed { unkillable_at }) if unkillable_at <= now => {
+                (_, EndStage::Killed { unkillable_at }) if unkillable_at <= list.now => {
                     let error = format!("it could not be started within {} s", UNKILLABLE_AFTER.as_secs());
                     self.on_spawn_failed(worker, error, list);
                 }

@@ -1,208 +1,218 @@
-//! The host's side: what nodes say goes into the state, what was decided goes out to them.
+//! The leader's side of the rendezvous: messages of nodes go into the state, and its effects go out to the nodes.
 //!
-//! **Invariant:** the store is cleared before any node hears of a round. Nothing here blocks but that, which is bounded.
+//! **Invariant:** the store is cleared before any node receives a round. Only that blocks, and it is bounded.
 
 use super::{
-    decide::{Decision, Reason, decide},
-    guests::{Guests, Said},
-    pipe::frame_of,
+    Elapsed,
+    decide::decide,
+    decision::{Decision, Reason},
+    frame_connection::encode_frame,
+    node_loss::NodeLoss,
+    peer_sessions::{PeerEvent, PeerSessions},
     settings::Settings,
-    state::{Loss, Restart, Stage, State, Time, Told},
+    state::{RendezvousEffect, Restart, RunStage, State},
 };
 use enn_broker::tcpstore::{ForeignConnection, StoreError, StoreHandle};
-use enn_common::wire::node::{FromHost, NodeDescription, NodeId, Roster, RoundEnd, RunEnd, ToHost};
+use enn_common::wire::node::{FromLeader, NodeDescription, NodeId, Roster, RoundEnd, RunEnd, ToLeader};
 use mio::Token;
 use std::{sync::Arc, time::Duration};
 
-/// Those who wait are told of a new reason at most this often, and less often the more they are: with thousands of nodes
-/// every newcomer is a new reason.
+/// Shortest time between two reasons that waiting nodes receive. It grows with their number: among thousands of nodes
+/// each newcomer makes a new reason.
 const REASON_PERIOD: Duration = Duration::from_millis(250);
 const REASON_PERIOD_PER_NODE: Duration = Duration::from_micros(300);
-/// Keep-alives within the longest silence.
+/// Keep-alive messages within the longest silence.
 pub(super) const KEEP_ALIVES: u32 = 5;
 
-/// What the host's own node is told.
+/// A message of the coordinator to the leader's own node, in the same thread.
 #[derive(Debug)]
-pub(super) enum Heard {
-    /// As any other node.
-    Said(FromHost),
-    /// A round begins, with this rank for it.
+pub(super) enum LocalEvent {
+    /// A message that every node receives.
+    Message(FromLeader),
+    /// A round begins: the roster, the rank of this node, and all nodes by rank.
     Begin(Arc<Roster>, u32, Vec<NodeId>),
-    /// For the journal.
+    /// Entry for the journal.
     Joined { node: NodeId, host: String, workers: u32 },
-    /// For the journal.
+    /// Entry for the journal.
     Lost { node: NodeId, host: String, reason: String },
-    /// A node wrote a letter.
-    Letter(NodeId, Vec<u8>),
+    /// A node sent a message for the program.
+    NodeMessage(NodeId, Vec<u8>),
 }
 
-/// The rendezvous of a run, in the process of the node that hosts it.
+/// The rendezvous of a run, in the process of the leader.
 pub(super) struct Coordinator {
     state: State,
     settings: Arc<Settings>,
     store: StoreHandle,
-    guests: Guests,
+    sessions: PeerSessions,
     own: NodeId,
-    heard: Vec<Heard>,
-    /// The reason that was told last and when; the one that is to be told.
-    told: Option<Reason>,
-    told_at: Option<Time>,
-    untold: Option<Reason>,
-    until: Option<Time>,
-    ticked: Time,
-    /// Since when this process has listened without a pause.
-    awake: Time,
+    local_events: Vec<LocalEvent>,
+    /// The last reason that the nodes received, and its time.
+    sent_reason: Option<Reason>,
+    sent_reason_at: Option<Elapsed>,
+    /// The next reason to send.
+    pending_reason: Option<Reason>,
+    until: Option<Elapsed>,
+    last_tick: Elapsed,
+    /// Start of the time in which this process has run without a pause.
+    awake_since: Elapsed,
 }
 
 impl Coordinator {
-    pub(super) fn new(now: Time, state: State, settings: Arc<Settings>, store: StoreHandle, guests: Guests) -> Self {
-        let own = state.host;
+    pub(super) fn new(
+        now: Elapsed,
+        state: State,
+        settings: Arc<Settings>,
+        store: StoreHandle,
+        sessions: PeerSessions,
+    ) -> Self {
+        let own = state.leader;
         Self {
             state,
             settings,
             store,
-            guests,
+            sessions,
             own,
-            heard: Vec::new(),
-            told: None,
-            told_at: None,
-            untold: None,
+            local_events: Vec::new(),
+            sent_reason: None,
+            sent_reason_at: None,
+            pending_reason: None,
             until: None,
-            ticked: now,
-            awake: now,
+            last_tick: now,
+            awake_since: now,
         }
     }
 
-    /// What the host's own node is to hear.
-    pub(super) fn take_heard(&mut self) -> Vec<Heard> {
-        std::mem::take(&mut self.heard)
+    pub(super) fn take_local_events(&mut self) -> Vec<LocalEvent> {
+        std::mem::take(&mut self.local_events)
     }
 
-    /// When `advance` has to be called, if nothing happens before.
-    pub(super) fn deadline(&self) -> Option<Time> {
-        let tell = self.untold.as_ref().and(self.told_at).map(|at| at + self.reason_period());
-        // Without guests nobody can fall silent.
-        let tick = (!self.guests.is_empty()).then(|| self.ticked + self.settings.silence_max / KEEP_ALIVES);
-        [self.until, tell, tick].into_iter().flatten().min()
+    /// Returns the time at which `advance` has to be called, if nothing happens before.
+    pub(super) fn deadline(&self) -> Option<Elapsed> {
+        let report_at = self.pending_reason.as_ref().and(self.sent_reason_at).map(|at| at + self.reason_period());
+        // Without connections no node can fall silent.
+        let tick = (!self.sessions.is_empty()).then(|| self.last_tick + self.settings.silence_max / KEEP_ALIVES);
+        [self.until, report_at, tick].into_iter().flatten().min()
     }
 
-    /// Whether the run is over.
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.state.stage, Stage::Over(_))
+        matches!(self.state.stage, RunStage::Over(_))
     }
 
-    /// Whether nobody is connected any more.
+    /// Whether no other node is connected any more.
     pub(super) fn is_alone(&self) -> bool {
-        self.guests.is_empty()
+        self.sessions.is_empty()
     }
 
-    /// This process did not run for a while: nobody is blamed for not having been heard.
-    pub(super) fn woke(&mut self, now: Time) {
-        self.awake = now;
+    /// This process did not run for a while: the time does not count as silence of other nodes.
+    pub(super) fn on_resume(&mut self, now: Elapsed) {
+        self.awake_since = now;
     }
 
-    /// The host's own node says who it is.
-    pub(super) fn join_own(&mut self, now: Time, card: NodeDescription) {
-        self.state.join(now, card, &self.settings);
+    /// Adds the leader's own node.
+    pub(super) fn join_local(&mut self, now: Elapsed, description: NodeDescription) {
+        self.state.join(now, description, &self.settings);
     }
 
-    /// The host's own node says something.
-    pub(super) fn say_own(&mut self, now: Time, message: ToHost) {
+    /// Handles a message of the leader's own node.
+    pub(super) fn handle_local(&mut self, now: Elapsed, message: ToLeader) {
         self.handle(now, self.own, message);
         self.settle(now);
     }
 
-    /// The store accepted a connection that is no c10d client.
-    pub(super) fn take(&mut self, now: Time, stranger: ForeignConnection) {
-        self.guests.take(now, stranger);
+    /// Takes over a connection that the store accepted and that is no c10d client.
+    pub(super) fn accept(&mut self, now: Elapsed, connection: ForeignConnection) {
+        self.sessions.accept(now, connection);
     }
 
-    /// A guest's connection can be read or written; `closed`: up to its end.
-    pub(super) fn ready(&mut self, now: Time, token: Token, closed: bool) {
-        self.guests.ready(now, token, closed);
+    /// The connection of a peer is ready; `closed` says that its end can be read.
+    pub(super) fn ready(&mut self, now: Elapsed, token: Token, closed: bool) {
+        self.sessions.ready(now, token, closed);
     }
 
-    /// Sends a letter to a node. What cannot be sent is a node lost, told later.
-    pub(super) fn post(&mut self, now: Time, to: NodeId, bytes: Vec<u8>) {
-        self.guests.send(now, to, &[&frame_of(&FromHost::Message(bytes))]);
+    /// Sends a message of the program to a node. If it cannot be sent, the node is lost, and a notification follows.
+    pub(super) fn send_message(&mut self, now: Elapsed, to: NodeId, bytes: Vec<u8>) {
+        self.sessions.send(now, to, &[&encode_frame(&FromLeader::Message(bytes))]);
     }
 
-    /// Gives up a node whose connection still stands.
-    pub(super) fn dismiss(&mut self, now: Time, id: NodeId, loss: Loss) {
-        self.guests.dismiss(now, id, &frame_of(&FromHost::Dismissed { reason: loss.to_string() }));
+    /// Removes a node whose connection is still open.
+    pub(super) fn dismiss(&mut self, now: Elapsed, id: NodeId, loss: NodeLoss) {
+        self.sessions.dismiss(now, id, &encode_frame(&FromLeader::Dismissed { reason: loss.to_string() }));
         self.state.lose(now, id, loss);
     }
 
-    /// The host's own node leaves the run to the others.
-    pub(super) fn bequeath(&mut self, now: Time) {
-        self.state.bequeath(&self.settings);
+    /// The leader's own node leaves the run, and the others go on.
+    pub(super) fn hand_off(&mut self, now: Elapsed) {
+        self.state.hand_off(&self.settings);
         self.deliver(now);
     }
 
-    /// The supervisor ends the round.
-    pub(super) fn close_round(&mut self, now: Time, round: u64, end: RoundEnd, restart: Restart) {
+    /// Ends the round for the supervisor.
+    pub(super) fn close_round(&mut self, now: Elapsed, round: u64, end: RoundEnd, restart: Restart) {
         self.state.close_round(now, round, end, restart);
         self.settle(now);
     }
 
-    /// The supervisor ends the run.
-    pub(super) fn close_run(&mut self, now: Time, end: RunEnd) {
+    /// Ends the run for the supervisor.
+    pub(super) fn close_run(&mut self, now: Elapsed, end: RunEnd) {
         self.state.close_run(end);
         self.settle(now);
     }
 
-    /// Returns how many c10d clients have come to the store since the round began.
+    /// Returns the number of c10d clients that have connected to the store since the round began.
     pub(super) fn clients_seen(&self) -> u64 {
         self.store.clients_seen()
     }
 
-    fn handle(&mut self, now: Time, id: NodeId, message: ToHost) {
+    fn handle(&mut self, now: Elapsed, id: NodeId, message: ToLeader) {
         self.state.alive(now, id, None);
         match message {
-            ToHost::Ready => self.state.ready(now, id),
-            ToHost::Finished { round } => self.state.finish(id, round),
-            ToHost::Leave { why } => self.state.lose(now, id, Loss::Left(why)),
-            ToHost::Alive { round } => self.state.alive(now, id, round),
-            // One that was given up a moment ago has nothing to say any more.
-            ToHost::Message(bytes) if self.state.nodes.contains_key(&id) => self.heard.push(Heard::Letter(id, bytes)),
-            ToHost::Message(_) => {}
-            ToHost::Hello { .. } | ToHost::Proof { .. } | ToHost::Join(_) | ToHost::Abandon => {}
+            ToLeader::Ready => self.state.ready(now, id),
+            ToLeader::Finished { round } => self.state.finish(id, round),
+            ToLeader::Leave { why } => self.state.lose(now, id, NodeLoss::Left(why)),
+            ToLeader::Alive { round } => self.state.alive(now, id, round),
+            // Messages of a node that was removed are dropped.
+            ToLeader::Message(bytes) if self.state.nodes.contains_key(&id) => {
+                self.local_events.push(LocalEvent::NodeMessage(id, bytes))
+            }
+            ToLeader::Message(_) => {}
+            ToLeader::Hello { .. } | ToLeader::Proof { .. } | ToLeader::Join(_) | ToLeader::Abandon => {}
         }
     }
 
-    fn came(&mut self, now: Time, mut card: NodeDescription) {
-        let id = card.node;
-        if let (Some(standby), Some(ip)) = (&mut card.standby, self.guests.peer(id))
+    fn on_join(&mut self, now: Elapsed, mut description: NodeDescription) {
+        let id = description.node;
+        if let (Some(standby), Some(ip)) = (&mut description.standby, self.sessions.address(id))
             && standby.host.is_empty()
         {
             standby.host = ip.to_string();
         }
-        if !self.state.join(now, card, &self.settings) {
+        if !self.state.join(now, description, &self.settings) {
             self.deliver(now);
         }
     }
 
-    /// Hears everybody, decides until there is nothing to do but wait, and tells what came of it.
-    pub(super) fn advance(&mut self, now: Time) {
-        for said in self.guests.take_said() {
-            match said {
-                Said::Came(card) => self.came(now, card),
-                Said::Message(id, message) => self.handle(now, id, message),
-                Said::Gone(id, loss) => self.state.lose(now, id, loss),
+    /// Handles the events of all peers, decides until the decision is to wait, and sends the reason.
+    pub(super) fn advance(&mut self, now: Elapsed) {
+        for event in self.sessions.take_events() {
+            match event {
+                PeerEvent::Joined(description) => self.on_join(now, description),
+                PeerEvent::Message(id, message) => self.handle(now, id, message),
+                PeerEvent::Lost(id, loss) => self.state.lose(now, id, loss),
             }
-            // One by one: what a node says after its failure must find the round ended by that.
+            // One by one: a message that a node sends after its failure must find the round ended.
             self.settle(now);
         }
-        // Behind what was said: nobody is silent whose words wait here.
+        // After the events: a node whose messages wait here is not silent.
         self.tick(now);
         let reason = self.settle(now);
-        self.explain(now, reason);
+        self.report_reason(now, reason);
     }
 
-    fn settle(&mut self, now: Time) -> Reason {
+    fn settle(&mut self, now: Elapsed) -> Reason {
         loop {
-            // Before anybody there can hear of a round and start workers.
-            self.mind_the_door();
+            // Before a node receives a round and starts workers.
+            self.update_allowed_peers();
             let (decision, reason) = decide(now, &self.state, &self.settings);
             let wait = match &decision {
                 Decision::Wait(until) => Some(*until),
@@ -220,91 +230,95 @@ impl Coordinator {
         }
     }
 
-    fn tick(&mut self, now: Time) {
-        if self.guests.is_empty() || now < self.ticked + self.settings.silence_max / KEEP_ALIVES {
+    fn tick(&mut self, now: Elapsed) {
+        if self.sessions.is_empty() || now < self.last_tick + self.settings.silence_max / KEEP_ALIVES {
             return;
         }
-        self.ticked = now;
-        self.guests.sweep(now);
-        for (id, time) in self.state.silent(now, self.awake, &self.settings) {
-            self.dismiss(now, id, Loss::Silent(time));
+        self.last_tick = now;
+        self.sessions.sweep(now);
+        for (id, time) in self.state.silent(now, self.awake_since, &self.settings) {
+            self.dismiss(now, id, NodeLoss::Silent(time));
         }
-        self.guests.keep_alive(now, self.settings.silence_max / KEEP_ALIVES, &frame_of(&FromHost::Alive));
+        self.sessions.keep_alive(now, self.settings.silence_max / KEEP_ALIVES, &encode_frame(&FromLeader::Alive));
     }
 
     fn reason_period(&self) -> Duration {
         REASON_PERIOD + REASON_PERIOD_PER_NODE * u32::try_from(self.state.ready.len()).unwrap_or(u32::MAX)
     }
 
-    fn explain(&mut self, now: Time, reason: Reason) {
-        // Before anybody asks for a round nobody waits for one.
+    fn report_reason(&mut self, now: Elapsed, reason: Reason) {
+        // Before the first node asks for a round there is no reason for waiting.
         let idle = self.state.rounds == 0 && self.state.ready.is_empty();
-        if idle || self.told.as_ref() == Some(&reason) {
-            self.untold = None;
-        } else if self.told_at.is_some_and(|at| now < at + self.reason_period()) {
-            self.untold = Some(reason);
+        if idle || self.sent_reason.as_ref() == Some(&reason) {
+            self.pending_reason = None;
+        } else if self.sent_reason_at.is_some_and(|at| now < at + self.reason_period()) {
+            self.pending_reason = Some(reason);
         } else {
-            self.state.tell_reason(now, &reason);
-            self.told = Some(reason);
-            self.told_at = Some(now);
-            self.untold = None;
+            self.state.send_reason(now, &reason);
+            self.sent_reason = Some(reason);
+            self.sent_reason_at = Some(now);
+            self.pending_reason = None;
             self.deliver(now);
         }
     }
 
-    fn deliver(&mut self, now: Time) {
-        for told in self.state.take_told() {
-            match told {
-                Told::To(id, message) => self.guests.dismiss(now, id, &frame_of(&message)),
-                Told::These(ids, message) => {
-                    let frame = frame_of(&message);
+    fn deliver(&mut self, now: Elapsed) {
+        for effect in self.state.take_effects() {
+            match effect {
+                RendezvousEffect::Close(id, message) => self.sessions.dismiss(now, id, &encode_frame(&message)),
+                RendezvousEffect::Send(ids, message) => {
+                    let frame = encode_frame(&message);
                     let own = ids.contains(&self.own);
                     for id in ids.into_iter().filter(|id| *id != self.own) {
-                        self.guests.send(now, id, &[&frame]);
+                        self.sessions.send(now, id, &[&frame]);
                     }
                     if own {
-                        self.heard.push(Heard::Said(message));
+                        self.local_events.push(LocalEvent::Message(message));
                     }
                 }
-                Told::All(message) => {
-                    let frame = frame_of(&message);
-                    for id in self.guests.nodes() {
-                        self.guests.dismiss(now, id, &frame);
+                RendezvousEffect::CloseAll(message) => {
+                    let frame = encode_frame(&message);
+                    for id in self.sessions.nodes() {
+                        self.sessions.dismiss(now, id, &frame);
                     }
-                    self.heard.push(Heard::Said(message));
+                    self.local_events.push(LocalEvent::Message(message));
                 }
-                Told::Begin { roster, ranks } => self.begin(now, &roster, &ranks),
-                Told::Joined { node, host, workers } => self.heard.push(Heard::Joined { node, host, workers }),
-                Told::Lost { node, host, reason } => self.heard.push(Heard::Lost { node, host, reason }),
+                RendezvousEffect::Begin { roster, ranks } => self.begin(now, &roster, &ranks),
+                RendezvousEffect::Joined { node, host, workers } => {
+                    self.local_events.push(LocalEvent::Joined { node, host, workers })
+                }
+                RendezvousEffect::Lost { node, host, reason } => {
+                    self.local_events.push(LocalEvent::Lost { node, host, reason })
+                }
             }
         }
     }
 
-    fn begin(&mut self, now: Time, roster: &Arc<Roster>, ranks: &[NodeId]) {
+    fn begin(&mut self, now: Elapsed, roster: &Arc<Roster>, ranks: &[NodeId]) {
         if !self.settings.store_kept
             && let Err(error) = self.store.clear()
         {
             tracing::error!(%error, "the store could not be cleared for the next round");
         }
         if ranks.iter().all(|id| *id == self.own) {
-            self.heard.push(Heard::Begin(Arc::clone(roster), 0, ranks.to_vec()));
+            self.local_events.push(LocalEvent::Begin(Arc::clone(roster), 0, ranks.to_vec()));
             return;
         }
-        let frame = frame_of(&FromHost::Roster(Box::new(Roster::clone(roster))));
+        let frame = encode_frame(&FromLeader::Roster(Box::new(Roster::clone(roster))));
         for (node_rank, id) in (0u32..).zip(ranks) {
             if *id == self.own {
-                self.heard.push(Heard::Begin(Arc::clone(roster), node_rank, ranks.to_vec()));
+                self.local_events.push(LocalEvent::Begin(Arc::clone(roster), node_rank, ranks.to_vec()));
             } else {
-                self.guests.send(now, *id, &[&frame, &frame_of(&FromHost::Begin { node_rank })]);
+                self.sessions.send(now, *id, &[&frame, &encode_frame(&FromLeader::Begin { node_rank })]);
             }
         }
     }
 
-    /// c10d clients may come from where nodes are.
-    fn mind_the_door(&mut self) {
-        for (ip, any) in self.guests.take_doors() {
-            let told = if any { self.store.admit(ip) } else { self.store.dismiss(ip) };
-            if let Err(StoreError::Stopped) = told {
+    /// Lets c10d clients connect from the addresses of nodes only.
+    fn update_allowed_peers(&mut self) {
+        for (ip, any) in self.sessions.take_address_changes() {
+            let applied = if any { self.store.admit(ip) } else { self.store.dismiss(ip) };
+            if let Err(StoreError::Stopped) = applied {
                 tracing::error!(%ip, "the store has stopped and cannot be told who may come");
             }
         }

@@ -1,12 +1,12 @@
-//! Why a rendezvous could not be started. What goes wrong later ends the run and is told as `News::RunEnded`.
+//! Errors at the start of a rendezvous. A later error ends the run: `Notification::RunEnded` reports it.
 
 use enn_broker::tcpstore::StoreError;
 use std::io;
 
-/// The rendezvous could not be started.
+/// Error at the start of a rendezvous.
 #[derive(Debug, thiserror::Error)]
 pub enum RendezvousError {
-    /// This node hosts the rendezvous and cannot listen: the port is taken, the address is not its own.
+    /// This node leads and cannot listen: the port is taken, or the address belongs to another machine.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The numbers of nodes do not fit together.

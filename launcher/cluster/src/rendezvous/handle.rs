@@ -1,17 +1,17 @@
-//! What the owner loop of this node holds of the rendezvous.
+//! Handle of the rendezvous, for the owner loop of this node.
 
 use super::{
+    authentication::{Key, Nonces},
     coordinator::Coordinator,
-    door::{Key, Nonces},
-    endpoint::{self, Opened},
+    discovery::Discovery,
+    endpoint::{self, EndpointRole},
     error::RendezvousError,
-    guests::Guests,
-    member::{Command, Member, Seat, Shared, WAKER},
-    news::{News, RoundEnd, RunEnd},
-    seek::Search,
-    settings::{Place, Settings},
+    member_thread::{MemberCommand, MemberThread, Role, Shared, WAKER},
+    notification::{Notification, RoundEnd, RunEnd},
+    peer_sessions::PeerSessions,
+    settings::{Settings, StoreLocation},
     state::{Restart, State},
-    unread::Unread,
+    unread_messages::UnreadMessages,
 };
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use enn_broker::tcpstore::{ForeignHandler, Options, PeerPolicy, StoreHandle, serve_on};
@@ -31,16 +31,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest wait for the thread to say goodbye.
+/// Longest wait for the end of the thread.
 const CLOSE_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// This node's part in the rendezvous of a run. Dropping it says goodbye to the others.
+/// This node's part in the rendezvous of a run. Dropping it closes the connections to the other nodes.
 #[derive(Debug)]
 pub struct Rendezvous {
-    commands: Sender<Command>,
+    commands: Sender<MemberCommand>,
     waker: Arc<Waker>,
-    news: Receiver<News>,
-    /// One more than the last round that was told.
+    notifications: Receiver<Notification>,
+    /// Number behind that of the last round that `next_notification` returned; 0: none.
     seen: AtomicU64,
     own: NodeId,
     is_host: bool,
@@ -51,8 +51,8 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// Opens or looks for the rendezvous. Listens at once when this node hosts it, so that a taken port is told here;
-    /// everything else happens on a thread and is told as news.
+    /// Opens the rendezvous or discovers its leader. If this node leads, it listens at once, so that a port in use is
+    /// an error here; everything else happens on a thread, and notifications report it.
     pub fn start(settings: Settings) -> Result<Self, RendezvousError> {
         let system = |what| move |source: io::Error| RendezvousError::System { what, source };
         check(&settings)?;
@@ -61,32 +61,38 @@ impl Rendezvous {
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).map_err(system("waker"))?);
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
         let wake = Arc::new(wake.map_err(|error| system("eventfd")(error.into()))?);
-        // Keyed by the operating system's randomness, once per RandomState.
+        // A RandomState has a key from the operating system.
         let own = NodeId(RandomState::new().build_hasher().finish());
         let key = settings.token.as_ref().map(Key::of);
         let (to_self, commands) = unbounded();
-        let (news_out, news) = unbounded();
+        let (notifications_out, notifications) = unbounded();
         let opened = endpoint::open(&settings)?;
-        let (Opened::Host { at, .. } | Opened::Guest { at, .. }) = &opened;
-        let is_host = matches!(opened, Opened::Host { .. });
+        let (EndpointRole::Leader { at, .. } | EndpointRole::Follower { at, .. }) = &opened;
+        let is_host = matches!(opened, EndpointRole::Leader { .. });
         let silence_max = settings.silence_max;
-        let shared =
-            Shared { wake, origin: Instant::now(), store: Arc::new(Mutex::new(at.clone())), unread: Unread::default() };
+        let shared = Shared {
+            wake,
+            origin: Instant::now(),
+            store: Arc::new(Mutex::new(at.clone())),
+            unread: UnreadMessages::default(),
+        };
         let now = shared.now();
-        let (seat, standby) = match opened {
-            Opened::Host { listeners, at } => {
+        let (role, standby) = match opened {
+            EndpointRole::Leader { listeners, at } => {
                 warn_without_token(key.as_ref(), &at);
                 let store = serve(listeners, &settings, &to_self, &waker)?;
                 let registry = poll.registry().try_clone().map_err(system("poll"))?;
-                let guests = Guests::new(registry, key.clone()).map_err(system("random numbers"))?;
+                let sessions = PeerSessions::new(registry, key.clone()).map_err(system("random numbers"))?;
                 let state = State::open(own, &settings, now);
-                let coordinator = Coordinator::new(now, state, Arc::clone(&settings), store, guests);
-                (Seat::Host(Box::new(coordinator)), None)
+                let coordinator = Coordinator::new(now, state, Arc::clone(&settings), store, sessions);
+                (Role::Leader(Box::new(coordinator)), None)
             }
-            Opened::Guest { at, standby } => (Seat::seeking(Search::endpoint(now, at, settings.join_timeout)), standby),
+            EndpointRole::Follower { at, standby } => {
+                (Role::discovering(Discovery::endpoint(now, at, settings.join_timeout)), standby)
+            }
         };
         let (closing, closed) = crossbeam_channel::bounded::<()>(0);
-        let member = Member {
+        let member = MemberThread {
             settings,
             own,
             key,
@@ -95,116 +101,113 @@ impl Rendezvous {
             waker: Arc::clone(&waker),
             commands,
             to_self: to_self.clone(),
-            news: news_out,
+            notifications: notifications_out,
             shared: shared.clone(),
-            seat,
+            role,
             standby,
             roster: None,
             rank: 0,
-            host_rank: None,
+            leader_rank: None,
             way_back: None,
             running: false,
             ready: false,
             abandoned: Vec::new(),
-            told: String::new(),
+            reported: String::new(),
             over: false,
-            deaf: None,
+            link_cut: None,
         };
-        let run = move || {
-            member.run();
-            drop(closing);
-        };
-        let thread = Builder::new().name("enn-rendezvous".into()).spawn(run).map_err(system("thread"))?;
+        let thread = spawn(member, closing).map_err(system("thread"))?;
         let commands = to_self;
         let seen = AtomicU64::new(0);
         let thread = Some(thread);
-        Ok(Self { commands, waker, news, seen, own, is_host, silence_max, shared, closed, thread })
+        Ok(Self { commands, waker, notifications, seen, own, is_host, silence_max, shared, closed, thread })
     }
 
-    /// Readable when news wait. Call `clear` before draining `news`.
+    /// Returns a descriptor that is readable when notifications wait. Call `clear` before draining them.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.shared.wake.as_fd()
     }
 
-    /// Makes `fd` unreadable until the next news.
+    /// Makes `fd` unreadable until the next notification.
     pub fn clear(&self) {
         // Nothing to read means nothing to clear.
         let _empty = self.shared.wake.read();
     }
 
-    /// The next news, if some wait.
-    pub fn news(&self) -> Option<News> {
-        let news = self.news.try_recv().ok();
-        match &news {
-            Some(News::Round(plan)) => self.seen.store(plan.round + 1, Ordering::Relaxed),
-            Some(News::Letter { from, bytes }) => self.shared.unread.read(*from, bytes),
+    /// Returns the next notification, if one waits.
+    pub fn next_notification(&self) -> Option<Notification> {
+        let notification = self.notifications.try_recv().ok();
+        match &notification {
+            Some(Notification::Round(plan)) => self.seen.store(plan.round + 1, Ordering::Relaxed),
+            Some(Notification::Message { from, bytes }) => self.shared.unread.remove(*from, bytes),
             _ => {}
         }
-        news
+        notification
     }
 
-    /// Waits until the end of the run, or that of its host, is told, at most `limit`. What is told before is dropped.
+    /// Waits for the end of the run or the loss of the leader, at most `limit`. Other notifications are dropped.
     pub fn await_end(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
-        while let Ok(news) = self.news.recv_deadline(deadline) {
-            if matches!(news, News::RunEnded(_) | News::HostLost(_)) {
+        while let Ok(notification) = self.notifications.recv_deadline(deadline) {
+            if matches!(notification, Notification::RunEnded(_) | Notification::LeaderLost(_)) {
                 return;
             }
         }
     }
 
-    /// No worker of the last round that `news` told of lives here any more; this node wants to be in the next. Saying it
-    /// twice is as saying it once.
+    /// Asks for the next round: no worker of the last round in a notification lives on this node. A second call changes
+    /// nothing.
     pub fn join(&self) {
-        self.tell(Command::Join { seen: self.seen.load(Ordering::Relaxed) });
+        self.command(MemberCommand::Join { seen: self.seen.load(Ordering::Relaxed) });
     }
 
     /// All workers of this node exited 0 in `round`.
     pub fn finished(&self, round: u64) {
-        self.tell(Command::Finished { round });
+        self.command(MemberCommand::Finished { round });
     }
 
-    /// This node was asked to stop, by a signal say. The answer is `News::RunEnded`.
+    /// Leaves the run, because of a signal for example. `Notification::RunEnded` answers.
     pub fn leave(&self, why: String) {
-        self.tell(Command::Leave { why });
+        self.command(MemberCommand::Leave { why });
     }
 
-    /// Sends a letter for the program that the nodes run together: to that node where this one hosts the rendezvous, else to
-    /// the host. It comes in the order of sending, or the loss of who should get it is told.
-    pub fn post(&self, to: Option<NodeId>, bytes: Vec<u8>) {
-        self.tell(Command::Post { to, bytes });
+    /// Sends a message of the program that the nodes run together: the leader to that node, a follower to the leader.
+    /// Messages arrive in order, or the loss of the receiver is a notification.
+    pub fn send_message(&self, to: Option<NodeId>, bytes: Vec<u8>) {
+        self.command(MemberCommand::SendMessage { to, bytes });
     }
 
-    /// This node neither hears nor says anything for so long, as if the network were cut. Only a guest does.
-    pub fn deafen(&self, time: Duration) {
-        self.tell(Command::Deafen { time });
+    /// Sends and receives nothing for this time, as if the network were cut. Only followers do.
+    pub fn cut_link(&self, time: Duration) {
+        self.command(MemberCommand::CutLink { time });
     }
 
-    /// A node that is connected does nothing any more: it is lost. Only the host says so.
+    /// Removes a node that is connected and does nothing any more. Only the leader may call this.
     pub fn dismiss(&self, node: NodeId, why: String) {
-        self.tell(Command::Drop { node, why });
+        self.command(MemberCommand::Dismiss { node, why });
     }
 
-    /// This node leaves the run, and the others go on without it: one of them takes over. Only the host says so; it is told nothing
-    /// more. Letters that it sent before come before.
-    pub fn bequeath(&self) {
-        self.tell(Command::Bequeath);
+    /// Leaves the run, and another node takes over. Only the leader may call this; it receives no further notification.
+    /// Messages that it sent before arrive before.
+    pub fn hand_off(&self) {
+        self.command(MemberCommand::HandOff);
     }
 
-    /// The supervisor of the run ends this round: another one follows as restart `number`, not before `wait` has passed. A round that is
-    /// over already is not ended again. Only the host says so.
+    /// Ends this round: another one follows as restart `number`, not before `wait` has passed. A round that has ended
+    /// is left alone. Only the leader may call this.
     pub fn end_round(&self, round: u64, end: RoundEnd, number: u32, wait: Duration) {
-        self.tell(Command::EndRound { round, end: Box::new(end), restart: Restart { number, wait } });
+        self.command(MemberCommand::EndRound { round, end: Box::new(end), restart: Restart { number, wait } });
     }
 
-    /// The supervisor of the run ends it. Only the host says so.
+    /// Ends the run. Only the leader may call this.
     pub fn end_run(&self, end: RunEnd) {
-        self.tell(Command::EndRun { end: Box::new(end) });
+        self.command(MemberCommand::EndRun { end: Box::new(end) });
     }
 
-    /// Asks how many c10d clients have come to the store since the round began. `News::StoreClients` answers. Only the host asks.
+    /// Asks for the number of c10d clients that have connected to the store since the round began. `Notification::StoreClients`
+    /// answers. Only the leader may call this.
     pub fn count_clients(&self) {
-        self.tell(Command::CountClients);
+        self.command(MemberCommand::CountClients);
     }
 
     /// Returns the name of this node's agent.
@@ -212,23 +215,23 @@ impl Rendezvous {
         self.own
     }
 
-    /// Whether this node hosts the rendezvous from the beginning.
+    /// Whether this node leads from the beginning.
     pub fn is_host(&self) -> bool {
         self.is_host
     }
 
-    /// A node of which nothing is heard for so long is lost.
+    /// Returns the longest silence of a node that is not lost.
     pub fn silence_max(&self) -> Duration {
         self.silence_max
     }
 
-    /// Host and port of the store as this node reaches it.
+    /// Returns host and port at which this node reaches the store.
     pub fn store(&self) -> (String, u16) {
         self.shared.store()
     }
 
-    fn tell(&self, command: Command) {
-        // Both fail only when the thread has ended, and then it has told so.
+    fn command(&self, command: MemberCommand) {
+        // Both fail only after the end of the thread, which sends a last notification.
         let _gone = self.commands.send(command);
         let _gone = self.waker.wake();
     }
@@ -236,8 +239,9 @@ impl Rendezvous {
 
 impl Drop for Rendezvous {
     fn drop(&mut self) {
-        self.tell(Command::Close);
-        // Disconnected by the thread's end. A thread that hangs is left behind: the process is about to end.
+        self.command(MemberCommand::Close);
+        // The end of the thread disconnects the channel. A thread that hangs is left behind: the process is about to
+        // end.
         let hangs =
             matches!(self.closed.recv_timeout(CLOSE_WAIT_MAX), Err(crossbeam_channel::RecvTimeoutError::Timeout));
         if let Some(thread) = self.thread.take()
@@ -248,7 +252,16 @@ impl Drop for Rendezvous {
     }
 }
 
-fn warn_without_token(key: Option<&Key>, (host, port): &(String, u16)) {
+/// Runs the thread of this node; `closing` is dropped at its end.
+fn spawn(member: MemberThread, closing: Sender<()>) -> io::Result<JoinHandle<()>> {
+    Builder::new().name("enn-rendezvous".into()).spawn(move || {
+        member.run();
+        drop(closing);
+    })
+}
+
+fn warn_without_token(key: Option<&Key>, at: &(String, u16)) {
+    let (host, port) = at;
     if key.is_none() && !endpoint::is_loopback(host) {
         tracing::warn!(port, "no token is set: whoever reaches the port may join the run (ENN_TOKEN)");
     }
@@ -274,18 +287,18 @@ fn check(settings: &Settings) -> Result<(), RendezvousError> {
 pub(super) fn serve(
     listeners: Vec<TcpListener>,
     settings: &Settings,
-    commands: &Sender<Command>,
+    commands: &Sender<MemberCommand>,
     waker: &Arc<Waker>,
 ) -> Result<StoreHandle, RendezvousError> {
     let commands = commands.clone();
     let waker = Arc::clone(waker);
-    let foreign_handler: ForeignHandler = Box::new(move |stranger| {
+    let foreign_handler: ForeignHandler = Box::new(move |connection| {
         // Both fail only when the thread has ended.
-        let _gone = commands.send(Command::Stranger(stranger));
+        let _gone = commands.send(MemberCommand::Accept(connection));
         let _gone = waker.wake();
     });
-    // With everybody in this process nobody else has a reason to come.
-    let foreign_handler = matches!(settings.place, Place::Endpoint { .. }).then_some(foreign_handler);
+    // With all workers in this process no other node has a reason to connect.
+    let foreign_handler = matches!(settings.location, StoreLocation::Endpoint { .. }).then_some(foreign_handler);
     let peers = if settings.store_open { PeerPolicy::Open } else { PeerPolicy::Listed };
     Ok(serve_on(listeners, Options { peers, foreign_handler, ..Options::default() })?)
 }

@@ -1,30 +1,35 @@
-//! Nodes meet, agree on rounds and learn of each other's end.
+//! Membership of a run: nodes discover the leader, form rounds, and detect the loss of each other.
 
+mod authentication;
 mod coordinator;
 mod decide;
-mod door;
+mod decision;
+pub(crate) mod discovery;
 mod endpoint;
 mod error;
-mod guest;
-mod guests;
+mod follower;
+mod frame_connection;
 mod handle;
-mod link;
-mod member;
-mod news;
-mod pipe;
-mod policy;
-pub(crate) mod seek;
+mod leader_connection;
+mod member_thread;
+mod node_loss;
+mod notification;
+mod partition;
+mod peer_sessions;
 mod settings;
 mod state;
-mod unread;
+mod unread_messages;
 
 pub use error::RendezvousError;
 pub use handle::Rendezvous;
-pub use news::{Member, News, NodeId, RoundEnd, RoundPlan, RunEnd};
-pub use settings::{Place, Settings, Token, TokenSource};
+pub use notification::{Member, NodeId, Notification, RendezvousInfo, RoundEnd, RunEnd};
+pub use settings::{Settings, StoreLocation, Token, TokenSource};
 
 #[cfg(test)]
 pub(crate) use settings::tests::settings as settings_for_tests;
+
+/// Time since the rendezvous was opened.
+type Elapsed = std::time::Duration;
 
 #[cfg(test)]
 #[path = "../simulation/membership.rs"]

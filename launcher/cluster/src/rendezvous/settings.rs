@@ -1,60 +1,60 @@
-//! How the nodes of a run meet.
+//! Settings of the rendezvous.
 
 use enn_common::wire::node::Terms;
 use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
-/// Which nodes belong to the run, and where they meet.
+/// Settings of the rendezvous of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Name of the run; nodes with another name are refused.
     pub run_id: String,
-    /// Nodes needed.
+    /// Smallest number of nodes.
     pub nodes_min: u32,
-    /// Nodes wanted.
+    /// Largest number of nodes.
     pub nodes_max: u32,
-    /// Where the store and the rendezvous are.
-    pub place: Place,
+    /// Location of the store and of the rendezvous.
+    pub location: StoreLocation,
     /// Rank of this node when it is fixed (static, slurm).
     pub node_rank: Option<u32>,
-    /// Workers of this node.
+    /// Number of workers of this node.
     pub local_world: u32,
-    /// Whether nodes may run different numbers of workers of one role; the host of the rendezvous decides.
+    /// Whether nodes may run different numbers of workers of one role; the leader's setting holds.
     pub uneven: bool,
     /// Role of this node's workers.
     pub role: String,
     /// Name or address at which the other nodes reach this one (`--local-addr`); `None`: found out.
     pub local_addr: Option<String>,
-    /// Name of this host.
+    /// Host name of this node.
     pub host: String,
     /// Restarts allowed over the whole run.
     pub restarts_max: u32,
-    /// Longest wait for `nodes_min` nodes (join_timeout, 600 s).
+    /// Longest wait for `nodes_min` nodes (`join_timeout`, 600 s).
     pub join_timeout: Duration,
-    /// Wait for more once `nodes_min` are there (last_call_timeout, 30 s).
+    /// Wait for more nodes once there are `nodes_min` (`last_call_timeout`, 30 s).
     pub last_call: Duration,
-    /// A node that is silent for so long is lost (keep_alive_interval × keep_alive_max_attempt; 5 s).
+    /// Longest silence of a node that is not lost (`keep_alive_interval` × `keep_alive_max_attempt`, 5 s).
     pub silence_max: Duration,
-    /// No progress of any worker for so long is a hang; `None`: never.
+    /// Time without progress of any worker that is a hang; `None`: never.
     pub hang_timeout: Option<Duration>,
-    /// Secret shared by the nodes; `None`: none is asked for.
+    /// Secret shared by the nodes; `None`: none is required.
     pub token: Option<Token>,
-    /// Whether plain c10d clients may come from hosts that are no node of the run.
+    /// Whether plain c10d clients may connect from hosts that are no node of the run.
     pub store_open: bool,
-    /// Whether the store keeps its keys when nodes come or go: those who meet there have names of their own for every round.
+    /// Whether the store keeps its keys when a round begins: the workers use keys of their own in each round.
     pub store_kept: bool,
 }
 
-/// Where the store and the rendezvous are.
+/// Location of the store and of the rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
-    /// In this process; nobody else comes. Port 0 takes a free one.
-    Here {
+pub enum StoreLocation {
+    /// In this process: the run has one node. Port 0 takes a free one.
+    Local {
         /// Address to listen on.
         listen: SocketAddr,
         /// When `listen` is taken: take any free port instead.
         any_port: bool,
     },
-    /// At an endpoint that all nodes were given: `host` decides who serves it.
+    /// At an endpoint that all nodes know; `host` decides which node serves it.
     Endpoint {
         /// Host name or address.
         host: String,
@@ -64,24 +64,24 @@ pub enum Place {
     },
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for StoreLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Here { listen, .. } => write!(f, "{listen}"),
+            Self::Local { listen, .. } => write!(f, "{listen}"),
             Self::Endpoint { host, port, .. } => write!(f, "{host}:{port}"),
         }
     }
 }
 
-/// A secret. Never shown.
+/// Secret of a run, which is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     pub secret: Vec<u8>,
-    /// Where it was found, for messages.
+    /// Source of the token, for messages.
     pub from: TokenSource,
 }
 
-/// Where a token was found.
+/// Source of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenSource {
     /// `ENN_TOKEN`.
@@ -102,7 +102,7 @@ impl Settings {
         self.nodes_min < self.nodes_max
     }
 
-    /// What all nodes must have in common.
+    /// Returns the settings that all nodes of a run share.
     pub(super) fn terms(&self) -> Terms {
         Terms {
             run_id: self.run_id.clone(),
@@ -121,13 +121,13 @@ pub(super) mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
-    /// One node that asks nobody.
+    /// Settings of a single node.
     pub(crate) fn settings() -> Settings {
         Settings {
             run_id: "run".into(),
             nodes_min: 1,
             nodes_max: 1,
-            place: Place::Here { listen: (Ipv4Addr::LOCALHOST, 0).into(), any_port: false },
+            location: StoreLocation::Local { listen: (Ipv4Addr::LOCALHOST, 0).into(), any_port: false },
             node_rank: None,
             local_world: 2,
             uneven: true,

@@ -1,7 +1,7 @@
 //! Nodes of one process over real sockets: every way in which they can meet, part and fail.
 
 use super::{
-    door::{Key, Nonces, Prover},
+    authentication::{Key, Nonces, Prover},
     settings::tests::settings,
     *,
 };
@@ -10,7 +10,8 @@ use enn_common::{
     wire::{
         frame::{self, FrameBuffer},
         node::{
-            FromHost, Members, NodeDescription, NodeId, PREFIX, PROTOCOL, Roster, StandbyEndpoint, Successor, ToHost,
+            FromLeader, Members, NodeDescription, NodeId, PREFIX, PROTOCOL, Roster, StandbyEndpoint, Successor,
+            ToLeader,
         },
     },
 };
@@ -21,27 +22,30 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest wait for news in a test.
-const NEWS_WAIT_MS: u16 = 15_000;
+/// Longest wait for a notification in a test.
+const NOTIFICATION_WAIT_MS: u16 = 15_000;
 
-/// The next news of any kind.
-fn any(rendezvous: &Rendezvous) -> News {
+/// The next notification of any kind.
+fn any(rendezvous: &Rendezvous) -> Notification {
     loop {
         let mut fds = [PollFd::new(rendezvous.fd(), PollFlags::POLLIN)];
         rendezvous.clear();
-        match rendezvous.news() {
-            Some(news) => return news,
-            None => assert_eq!(poll(&mut fds, PollTimeout::from(NEWS_WAIT_MS)).unwrap(), 1, "no news came"),
+        match rendezvous.next_notification() {
+            Some(notification) => return notification,
+            None => assert_eq!(poll(&mut fds, PollTimeout::from(NOTIFICATION_WAIT_MS)).unwrap(), 1, "no news came"),
         }
     }
 }
 
-/// The next news but waiting and the journal's.
-fn next(rendezvous: &Rendezvous) -> News {
+/// The next notification but those about waiting and for the journal.
+fn next(rendezvous: &Rendezvous) -> Notification {
     loop {
         match any(rendezvous) {
-            News::Waiting(_) | News::NodeJoined { .. } | News::NodeLost { .. } | News::HostLost(_) => {}
-            news => return news,
+            Notification::Waiting(_)
+            | Notification::NodeJoined { .. }
+            | Notification::NodeLost { .. }
+            | Notification::LeaderLost(_) => {}
+            notification => return notification,
         }
     }
 }
@@ -50,50 +54,53 @@ fn next(rendezvous: &Rendezvous) -> News {
 fn waiting(rendezvous: &Rendezvous, words: &str) -> String {
     loop {
         match any(rendezvous) {
-            News::Waiting(reason) if reason.contains(words) => return reason,
-            News::Waiting(_) | News::NodeJoined { .. } | News::NodeLost { .. } | News::HostLost(_) => {}
-            news => panic!("{news:?} instead of waiting for {words:?}"),
+            Notification::Waiting(reason) if reason.contains(words) => return reason,
+            Notification::Waiting(_)
+            | Notification::NodeJoined { .. }
+            | Notification::NodeLost { .. }
+            | Notification::LeaderLost(_) => {}
+            notification => panic!("{notification:?} instead of waiting for {words:?}"),
         }
     }
 }
 
-fn round(rendezvous: &Rendezvous) -> RoundPlan {
+fn round(rendezvous: &Rendezvous) -> RendezvousInfo {
     match next(rendezvous) {
-        News::Round(plan) => plan,
-        news => panic!("{news:?} instead of a round"),
+        Notification::Round(plan) => plan,
+        notification => panic!("{notification:?} instead of a round"),
     }
 }
 
 fn round_end(rendezvous: &Rendezvous) -> RoundEnd {
     match next(rendezvous) {
-        News::RoundEnded(end) => end,
-        news => panic!("{news:?} instead of a round's end"),
+        Notification::RoundEnded(end) => end,
+        notification => panic!("{notification:?} instead of a round's end"),
     }
 }
 
 fn run_end(rendezvous: &Rendezvous) -> RunEnd {
     match next(rendezvous) {
-        News::RunEnded(end) => end,
-        news => panic!("{news:?} instead of the run's end"),
+        Notification::RunEnded(end) => end,
+        notification => panic!("{notification:?} instead of the run's end"),
     }
 }
 
-fn at(port: u16, is_host: bool) -> Place {
-    Place::Endpoint { host: "127.0.0.1".into(), port, is_host: Some(is_host) }
+fn at(port: u16, is_host: bool) -> StoreLocation {
+    StoreLocation::Endpoint { host: "127.0.0.1".into(), port, is_host: Some(is_host) }
 }
 
-/// `nodes` of them, the first one the host, all asking for a round.
+/// So many nodes that ask for a round; the first one leads.
 fn start(nodes: usize, common: &Settings) -> Vec<Rendezvous> {
-    let host = Rendezvous::start(Settings { place: at(0, true), host: "n0".into(), ..common.clone() }).unwrap();
+    let host = Rendezvous::start(Settings { location: at(0, true), host: "n0".into(), ..common.clone() }).unwrap();
     host.join();
     let port = host.store().1;
     let mut all = vec![host];
-    all.extend((1..nodes).map(|n| guest(n, port, common)));
+    all.extend((1..nodes).map(|n| follower(n, port, common)));
     all
 }
 
-fn guest(n: usize, port: u16, common: &Settings) -> Rendezvous {
-    let node = Settings { place: at(port, false), host: format!("n{n}"), ..common.clone() };
+fn follower(n: usize, port: u16, common: &Settings) -> Rendezvous {
+    let node = Settings { location: at(port, false), host: format!("n{n}"), ..common.clone() };
     let rendezvous = Rendezvous::start(node).unwrap();
     rendezvous.join();
     rendezvous
@@ -108,7 +115,7 @@ fn end_round(host: &Rendezvous, round: u64, failure: &Failure) {
     host.end_round(round, RoundEnd::Failed(Box::new(failure.clone())), 1, Duration::ZERO);
 }
 
-fn hosts(plan: &RoundPlan) -> Vec<&str> {
+fn hosts(plan: &RendezvousInfo) -> Vec<&str> {
     plan.members.iter().map(|member| member.host.as_str()).collect()
 }
 
@@ -146,7 +153,7 @@ fn joining_twice_is_joining_once() {
     rendezvous.join();
     assert_eq!(round(&rendezvous).round, 0);
     end_round(&rendezvous, 0, &Failure::default());
-    // The group's workers are gone before it hears of the round's end; when it hears of that, it asks again.
+    // The workers are gone before the end of the round is read; when it is read, the node asks again.
     rendezvous.join();
     assert!(matches!(round_end(&rendezvous), RoundEnd::Failed(_)));
     let mut fds = [PollFd::new(rendezvous.fd(), PollFlags::POLLIN)];
@@ -154,14 +161,14 @@ fn joining_twice_is_joining_once() {
     rendezvous.join();
     assert_eq!(round(&rendezvous).round, 1);
     rendezvous.join();
-    // But workers that are gone without a word end their round.
+    // But workers that are gone without a report end their round.
     assert!(matches!(round_end(&rendezvous), RoundEnd::NodeLost { .. }));
 }
 
 #[test]
 fn three_nodes_share_rounds_failures_and_the_end() {
     let nodes = start(3, &Settings { restarts_max: 1, ..of(3, 3) });
-    let plans: Vec<RoundPlan> = nodes.iter().map(round).collect();
+    let plans: Vec<RendezvousInfo> = nodes.iter().map(round).collect();
     assert_eq!(hosts(&plans[0])[0], "n0", "the host of the store comes first");
     let mut ranks: Vec<u32> = plans.iter().map(|plan| plan.node_rank).collect();
     ranks.sort_unstable();
@@ -195,8 +202,8 @@ fn all_nodes_must_finish() {
     nodes[1].finished(0);
     nodes[0].finished(0);
     assert!(nodes.iter().map(run_end).all(|end| end == RunEnd::Finished));
-    // Who comes after the end hears of it.
-    assert_eq!(run_end(&guest(9, nodes[0].store().1, &of(2, 2))), RunEnd::Finished);
+    // A node that joins after the end receives it.
+    assert_eq!(run_end(&follower(9, nodes[0].store().1, &of(2, 2))), RunEnd::Finished);
 }
 
 #[test]
@@ -206,10 +213,10 @@ fn fixed_ranks_are_kept_and_missing_ones_named() {
     let port = host.store().1;
     let reason = waiting(&host, "node ranks");
     assert!(reason.starts_with("1 of 3 nodes are here; waiting for node ranks 0, 1, "), "{reason}");
-    let second = guest(1, port, &Settings { node_rank: Some(0), ..common.clone() });
-    let RunEnd::Refused { reason } = run_end(&guest(7, port, &common)) else { panic!("not refused") };
+    let second = follower(1, port, &Settings { node_rank: Some(0), ..common.clone() });
+    let RunEnd::Refused { reason } = run_end(&follower(7, port, &common)) else { panic!("not refused") };
     assert!(reason.starts_with("node rank 2 is wanted by n7 and taken by n0\nhint: "), "{reason}");
-    let third = guest(2, port, &Settings { node_rank: Some(1), ..common });
+    let third = follower(2, port, &Settings { node_rank: Some(1), ..common });
     for (node, rank) in [(&host, 2), (&second, 0), (&third, 1)] {
         let plan = round(node);
         assert_eq!(plan.node_rank, rank);
@@ -227,11 +234,11 @@ fn what_does_not_fit_is_refused_with_both_values() {
         (Settings { restarts_max: 7, ..of(2, 2) }, "the number of restarts is 7 on n1 and 0 on n0\nhint: "),
         (Settings { node_rank: Some(0), ..of(2, 2) }, "the node rank is fixed on n1 and given by the rendezvous on n0"),
     ] {
-        let RunEnd::Refused { reason } = run_end(&guest(1, port, &other)) else { panic!("not refused") };
+        let RunEnd::Refused { reason } = run_end(&follower(1, port, &other)) else { panic!("not refused") };
         assert!(reason.starts_with(words), "{reason}");
     }
     // Different numbers of workers are fine.
-    let other = guest(1, port, &Settings { local_world: 7, role: "other".into(), ..of(2, 2) });
+    let other = follower(1, port, &Settings { local_world: 7, role: "other".into(), ..of(2, 2) });
     let plan = round(&host);
     assert_eq!((plan.members[1].local_world, &*plan.members[1].role), (7, "other"));
     assert_eq!(round(&other).members, plan.members);
@@ -245,7 +252,7 @@ fn a_late_node_ends_the_round_until_the_run_is_full() {
     nodes.iter().map(round).for_each(drop);
     assert!(began.elapsed() > Duration::from_millis(200), "the last call was not waited for");
     let port = nodes[0].store().1;
-    nodes.push(guest(2, port, &common));
+    nodes.push(follower(2, port, &common));
     for node in &nodes[..2] {
         assert_eq!(round_end(node), RoundEnd::NodeWaiting { host: "n2".into() });
         node.join();
@@ -254,7 +261,7 @@ fn a_late_node_ends_the_round_until_the_run_is_full() {
         let plan = round(node);
         assert_eq!((plan.round, plan.members.len()), (1, 3));
     }
-    let spare = guest(3, port, &common);
+    let spare = follower(3, port, &common);
     let reason = waiting(&spare, "has all its");
     assert_eq!(reason, "the run has all its 3 nodes; 1 wait in case one is lost");
     // One dies: the spare takes its place, and nobody restarted.
@@ -306,7 +313,7 @@ fn a_fixed_run_ends_with_a_node_or_waits_for_another() {
     nodes[0].join();
     let reason = waiting(&nodes[0], "waiting for 1 more");
     assert!(reason.starts_with("1 of 2 nodes are here (n0); waiting for 1 more, 600 s left"), "{reason}");
-    nodes.push(guest(2, nodes[0].store().1, &common));
+    nodes.push(follower(2, nodes[0].store().1, &common));
     assert!(nodes.iter().map(round).all(|plan| hosts(&plan) == ["n0", "n2"]));
 }
 
@@ -316,7 +323,7 @@ fn too_few_nodes_time_out_with_the_reason() {
     let RunEnd::TimedOut { reason } = run_end(&start(1, &common)[0]) else { panic!("no timeout") };
     assert_eq!(reason, "after 0.6 s 1 of 2 nodes are here (n0); waiting for 1 more, 0 s left");
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let alone = guest(1, free, &common);
+    let alone = follower(1, free, &common);
     let reason = waiting(&alone, "refused");
     assert!(reason.starts_with(&format!("looking for the rendezvous at 127.0.0.1:{free}: ")), "{reason}");
     let RunEnd::TimedOut { reason } = run_end(&alone) else { panic!("no timeout") };
@@ -324,14 +331,14 @@ fn too_few_nodes_time_out_with_the_reason() {
 }
 
 #[test]
-fn guests_may_come_before_the_host() {
+fn followers_may_start_before_the_leader() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let guest = guest(1, free, &of(2, 2));
-    waiting(&guest, "refused");
-    let host = Rendezvous::start(Settings { place: at(free, true), ..of(2, 2) }).unwrap();
+    let follower = follower(1, free, &of(2, 2));
+    waiting(&follower, "refused");
+    let host = Rendezvous::start(Settings { location: at(free, true), ..of(2, 2) }).unwrap();
     host.join();
     assert_eq!(hosts(&round(&host)), ["n0", "n1"]);
-    assert_eq!(round(&guest).node_rank, 1);
+    assert_eq!(round(&follower).node_rank, 1);
 }
 
 fn token(secret: &[u8]) -> Option<Token> {
@@ -342,7 +349,7 @@ fn token(secret: &[u8]) -> Option<Token> {
 fn a_wrong_token_is_refused_and_never_shown() {
     let host = start(1, &Settings { token: token(b"right-secret"), ..of(2, 2) }).remove(0);
     let port = host.store().1;
-    let refused = |token| match run_end(&guest(1, port, &Settings { token, ..of(2, 2) })) {
+    let refused = |token| match run_end(&follower(1, port, &Settings { token, ..of(2, 2) })) {
         RunEnd::Refused { reason } => reason,
         end => panic!("{end:?} instead of a refusal"),
     };
@@ -352,17 +359,17 @@ fn a_wrong_token_is_refused_and_never_shown() {
     assert!(wrong.contains("ENN_TOKEN on all nodes") && wrong.contains("--token-file"), "{wrong}");
     let none = refused(None);
     assert!(none.contains("asks for a token and this node has none\nhint: set the same ENN_TOKEN"), "{none}");
-    let right = guest(1, port, &Settings { token: token(b"right-secret"), ..of(2, 2) });
+    let right = follower(1, port, &Settings { token: token(b"right-secret"), ..of(2, 2) });
     assert_eq!(round(&right).node_rank, 1);
-    // A host without a token is not the one that a node with a token looks for.
+    // A leader without a token is not the one that a node with a token looks for.
     let open = start(1, &of(2, 2)).remove(0);
-    let node = guest(1, open.store().1, &Settings { token: token(b"right-secret"), ..of(2, 2) });
+    let node = follower(1, open.store().1, &Settings { token: token(b"right-secret"), ..of(2, 2) });
     let RunEnd::Refused { reason } = run_end(&node) else { panic!("not refused") };
     assert!(reason.contains("does not know this node's token"), "{reason}");
 }
 
 #[test]
-fn the_host_dies_and_another_node_takes_over() {
+fn the_leader_dies_and_another_node_takes_over() {
     let common = Settings { restarts_max: 3, ..of(2, 4) };
     let nodes = start(4, &common);
     nodes.iter().map(round).for_each(drop);
@@ -379,7 +386,7 @@ fn the_host_dies_and_another_node_takes_over() {
         assert!(matches!(round_end(node), RoundEnd::NodeLost { host, .. } if host == "n0"));
     }
     left.iter().for_each(Rendezvous::join);
-    let plans: Vec<RoundPlan> = left.iter().map(round).collect();
+    let plans: Vec<RendezvousInfo> = left.iter().map(round).collect();
     eprintln!("the next round came {:?} after the host's death", began.elapsed());
     for plan in &plans {
         assert_eq!((plan.round, plan.members.len()), (2, 3), "they go on where they were");
@@ -392,17 +399,17 @@ fn the_host_dies_and_another_node_takes_over() {
     drop(left.remove(first));
     left.iter().map(round_end).for_each(drop);
     left.iter().for_each(Rendezvous::join);
-    let plans: Vec<RoundPlan> = left.iter().map(round).collect();
+    let plans: Vec<RendezvousInfo> = left.iter().map(round).collect();
     assert!(plans.iter().all(|plan| (plan.round, plan.members.len()) == (3, 2)));
     // Of two, neither can know.
     drop(left.remove(plans.iter().position(|plan| plan.node_rank == 0).unwrap()));
     assert!(matches!(round_end(&left[0]), RoundEnd::NodeLost { .. }));
-    let RunEnd::HostLost { reason } = run_end(&left[0]) else { panic!("the host is not lost") };
+    let RunEnd::LeaderLost { reason } = run_end(&left[0]) else { panic!("the host is not lost") };
     assert!(reason.ends_with("of two nodes neither can know which one is cut off"), "{reason}");
 }
 
 #[test]
-fn a_fixed_run_ends_quickly_with_its_host() {
+fn a_fixed_run_ends_quickly_with_its_leader() {
     let mut nodes = start(3, &Settings { restarts_max: 3, ..of(3, 3) });
     nodes.iter().map(round).for_each(drop);
     let port = nodes[0].store().1;
@@ -410,7 +417,7 @@ fn a_fixed_run_ends_quickly_with_its_host() {
     drop(nodes.remove(0));
     for node in &nodes {
         assert!(matches!(round_end(node), RoundEnd::NodeLost { .. }));
-        let RunEnd::HostLost { reason } = run_end(node) else { panic!("the host is not lost") };
+        let RunEnd::LeaderLost { reason } = run_end(node) else { panic!("the host is not lost") };
         assert!(reason.starts_with(&format!("the rendezvous at 127.0.0.1:{port} is gone (")), "{reason}");
         assert!(
             reason.ends_with("the run needs all its nodes (with --nnodes MIN:MAX others may take over)"),
@@ -420,7 +427,7 @@ fn a_fixed_run_ends_quickly_with_its_host() {
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
-/// A node made by hand, that does and says what a test wants.
+/// A node made by hand, which sends what a test wants.
 struct Fake {
     stream: TcpStream,
     buffer: FrameBuffer,
@@ -445,17 +452,17 @@ impl Fake {
         }
     }
 
-    /// A guest that has been let in.
-    fn guest(port: u16, n: u64, common: &Settings) -> Self {
+    /// A follower that was accepted.
+    fn follower(port: u16, n: u64, common: &Settings) -> Self {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         stream.write_all(&PREFIX).unwrap();
         let mut fake = Self { stream, buffer: FrameBuffer::new() };
-        fake.send(&ToHost::Hello { protocol: PROTOCOL, nonce: [1; 32] });
-        assert!(matches!(fake.recv(), FromHost::Challenge { token: false, .. }));
-        fake.send(&ToHost::Proof { proof: [0; 32] });
-        assert!(matches!(fake.recv(), FromHost::Welcome { .. }));
-        let card = NodeDescription {
+        fake.send(&ToLeader::Hello { protocol: PROTOCOL, nonce: [1; 32] });
+        assert!(matches!(fake.recv(), FromLeader::Challenge { token: false, .. }));
+        fake.send(&ToLeader::Proof { proof: [0; 32] });
+        assert!(matches!(fake.recv(), FromLeader::Welcome { .. }));
+        let description = NodeDescription {
             node: NodeId(n),
             host: format!("fake{n}"),
             local_world: 1,
@@ -465,29 +472,35 @@ impl Fake {
             terms: common.terms(),
             last: None,
         };
-        fake.send(&ToHost::Join(Box::new(card)));
+        fake.send(&ToLeader::Join(Box::new(description)));
         fake
     }
 
-    /// A host that lets the next node in and reads its card.
+    /// A leader that accepts the next node and reads its description.
     fn host(listener: &TcpListener) -> (Self, NodeDescription) {
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         stream.read_exact(&mut [0; 3]).unwrap();
         let mut fake = Self { stream, buffer: FrameBuffer::new() };
-        assert!(matches!(fake.recv(), ToHost::Hello { .. }));
-        fake.send(&FromHost::Challenge { nonce: [0; 32], token: false });
-        assert!(matches!(fake.recv(), ToHost::Proof { .. }));
-        fake.send(&FromHost::Welcome { proof: [0; 32] });
-        let ToHost::Join(card) = fake.recv() else { panic!("no card") };
-        (fake, *card)
+        assert!(matches!(fake.recv(), ToLeader::Hello { .. }));
+        fake.send(&FromLeader::Challenge { nonce: [0; 32], token: false });
+        assert!(matches!(fake.recv(), ToLeader::Proof { .. }));
+        fake.send(&FromLeader::Welcome { proof: [0; 32] });
+        let ToLeader::Join(description) = fake.recv() else { panic!("no card") };
+        (fake, *description)
     }
 
     fn begin(&mut self, members: u32, node_rank: u32, successors: Vec<Successor>) {
         let names: Vec<String> = (0..members).map(|n| format!("n{n}")).collect();
         let members = Members::pack(names.iter().map(|name| (name.as_str(), 1, "default")));
-        self.send(&FromHost::Roster(Box::new(Roster { round: 4, members, host_rank: 0, host: NodeId(0), successors })));
-        self.send(&FromHost::Begin { node_rank });
+        self.send(&FromLeader::Roster(Box::new(Roster {
+            round: 4,
+            members,
+            leader_rank: 0,
+            leader: NodeId(0),
+            successors,
+        })));
+        self.send(&FromLeader::Begin { node_rank });
     }
 }
 
@@ -500,8 +513,8 @@ fn quick(common: Settings) -> Settings {
 fn a_silent_node_is_lost_and_told_so() {
     let common = quick(of(2, 3));
     let nodes = start(2, &common);
-    let mut fake = Fake::guest(nodes[0].store().1, 7, &common);
-    fake.send(&ToHost::Ready);
+    let mut fake = Fake::follower(nodes[0].store().1, 7, &common);
+    fake.send(&ToLeader::Ready);
     for node in &nodes {
         assert_eq!(round(node).members.len(), 3);
     }
@@ -515,8 +528,8 @@ fn a_silent_node_is_lost_and_told_so() {
     assert!(nodes.iter().map(round).all(|plan| plan.members.len() == 2));
     let word = loop {
         match fake.recv() {
-            FromHost::Dismissed { reason } => break reason,
-            FromHost::RunEnded(end) => panic!("{end:?}"),
+            FromLeader::Dismissed { reason } => break reason,
+            FromLeader::RunEnded(end) => panic!("{end:?}"),
             _ => {}
         }
     };
@@ -524,29 +537,29 @@ fn a_silent_node_is_lost_and_told_so() {
 }
 
 #[test]
-fn a_silent_host_is_given_up_and_told_so() {
+fn a_silent_leader_is_given_up_and_told_so() {
     let common = quick(of(2, 3));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let node = guest(1, listener.local_addr().unwrap().port(), &common);
-    let (mut fake, card) = Fake::host(&listener);
-    let standby = StandbyEndpoint { host: "127.0.0.1".into(), port: card.standby.unwrap().port };
-    // An heir before it, of which nothing is heard either.
-    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
-    let deaf_at = StandbyEndpoint { host: "127.0.0.1".into(), port: deaf.local_addr().unwrap().port() };
-    let successors = vec![Successor { node_rank: 1, at: deaf_at }, Successor { node_rank: 2, at: standby }];
+    let node = follower(1, listener.local_addr().unwrap().port(), &common);
+    let (mut fake, description) = Fake::host(&listener);
+    let standby = StandbyEndpoint { host: "127.0.0.1".into(), port: description.standby.unwrap().port };
+    // A successor before it, which is silent, too.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent_at = StandbyEndpoint { host: "127.0.0.1".into(), port: silent.local_addr().unwrap().port() };
+    let successors = vec![Successor { node_rank: 1, at: silent_at }, Successor { node_rank: 2, at: standby }];
     fake.begin(3, 2, successors);
     assert_eq!(round(&node).round, 4);
     let began = Instant::now();
     let RoundEnd::NodeLost { host, reason } = round_end(&node) else { panic!("not lost") };
     assert!(host == "n0" && reason.starts_with("nothing was heard of it for 0.6"), "{host}: {reason}");
     node.join();
-    let RunEnd::HostLost { reason } = run_end(&node) else { panic!("the host is not lost") };
+    let RunEnd::LeaderLost { reason } = run_end(&node) else { panic!("the host is not lost") };
     assert!(reason.contains("only 1 of 3 nodes of the last round are on this side (0 known dead)"), "{reason}");
     assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
     let word = loop {
-        match fake.recv::<ToHost>() {
-            ToHost::Abandon => break true,
-            ToHost::Ready | ToHost::Alive { .. } => {}
+        match fake.recv::<ToLeader>() {
+            ToLeader::Abandon => break true,
+            ToLeader::Ready | ToLeader::Alive { .. } => {}
             other => panic!("{other:?}"),
         }
     };
@@ -559,17 +572,17 @@ fn the_clients_of_the_store_are_counted_for_the_supervisor() {
     rendezvous.join();
     round(&rendezvous);
     rendezvous.count_clients();
-    assert_eq!(next(&rendezvous), News::StoreClients(0));
+    assert_eq!(next(&rendezvous), Notification::StoreClients(0));
 }
 
 #[test]
-fn strangers_are_bounded_and_foreign_programs_are_closed() {
+fn foreign_programs_are_closed() {
     let nodes = start(2, &of(2, 2));
     let port = nodes[0].store().1;
     nodes.iter().map(round).for_each(drop);
     let hello = {
         let mut out = PREFIX.to_vec();
-        frame::encode(&ToHost::Ready, &mut out).unwrap();
+        frame::encode(&ToLeader::Ready, &mut out).unwrap();
         out
     };
     for bytes in [b"GET / HTTP/1.1\r\n\r\n".as_slice(), b"ENN\xff\xff\xff\x03 huge", &hello] {
@@ -588,46 +601,46 @@ fn strangers_are_bounded_and_foreign_programs_are_closed() {
     assert!(nodes.iter().map(run_end).all(|end| end == RunEnd::Finished));
 }
 
-fn letter(rendezvous: &Rendezvous) -> (NodeId, Vec<u8>) {
+fn message(rendezvous: &Rendezvous) -> (NodeId, Vec<u8>) {
     match next(rendezvous) {
-        News::Letter { from, bytes } => (from, bytes),
-        news => panic!("{news:?} instead of a letter"),
+        Notification::Message { from, bytes } => (from, bytes),
+        notification => panic!("{notification:?} instead of a letter"),
     }
 }
 
 #[test]
-fn letters_come_in_order_from_whom_they_are() {
+fn messages_arrive_in_order_with_their_senders() {
     let nodes = start(3, &of(3, 3));
-    let plans: Vec<RoundPlan> = nodes.iter().map(round).collect();
+    let plans: Vec<RendezvousInfo> = nodes.iter().map(round).collect();
     assert!(plans[0].nodes.len() == 3 && plans[1].nodes.is_empty(), "only the host knows who is who");
     for node in &nodes[1..] {
-        (0..50u8).for_each(|number| node.post(None, vec![number]));
+        (0..50u8).for_each(|number| node.send_message(None, vec![number]));
     }
-    let mut read: Vec<(NodeId, Vec<u8>)> = (0..100).map(|_| letter(&nodes[0])).collect();
+    let mut read: Vec<(NodeId, Vec<u8>)> = (0..100).map(|_| message(&nodes[0])).collect();
     read.sort_by_key(|(from, _)| *from);
     let numbers: Vec<u8> = read.iter().map(|(_, bytes)| bytes[0]).collect();
     assert_eq!(numbers, (0..50).chain(0..50).collect::<Vec<u8>>());
     assert!(read.iter().all(|(from, _)| plans[0].nodes[1..].contains(from)));
-    nodes[0].post(Some(plans[0].nodes[2]), b"for the third".to_vec());
+    nodes[0].send_message(Some(plans[0].nodes[2]), b"for the third".to_vec());
     // One to a node that is not there is lost.
-    nodes[0].post(Some(NodeId(1)), b"for nobody".to_vec());
-    nodes[0].post(Some(plans[0].nodes[1]), b"for the second".to_vec());
+    nodes[0].send_message(Some(NodeId(1)), b"for nobody".to_vec());
+    nodes[0].send_message(Some(plans[0].nodes[1]), b"for the second".to_vec());
     let third = usize::from(plans[1].node_rank == 1) + 1;
-    assert_eq!(letter(&nodes[third]).1, b"for the third");
-    assert_eq!(letter(&nodes[3 - third]).1, b"for the second");
+    assert_eq!(message(&nodes[third]).1, b"for the third");
+    assert_eq!(message(&nodes[3 - third]).1, b"for the second");
 }
 
 #[test]
 fn a_node_that_was_out_of_reach_comes_back() {
     let nodes = start(2, &Settings { store_kept: true, ..quick(of(1, 2)) });
     nodes.iter().for_each(|node| assert_eq!(round(node).members.len(), 2));
-    nodes[1].deafen(Duration::from_millis(1500));
+    nodes[1].cut_link(Duration::from_millis(1500));
     for node in &nodes {
         assert!(matches!(round_end(node), RoundEnd::NodeLost { .. }));
         node.join();
     }
     assert_eq!(until_round_of(2, &nodes[0]).members.len(), 2);
-    assert_eq!(until_round_of(2, &nodes[1]).host, nodes[0].node());
+    assert_eq!(until_round_of(2, &nodes[1]).leader, nodes[0].node());
 }
 
 #[test]
@@ -635,25 +648,25 @@ fn a_short_cut_loses_nothing_and_a_long_one_the_node() {
     let nodes = start(2, &quick(of(1, 2)));
     let other = round(&nodes[0]).nodes[1];
     round(&nodes[1]);
-    nodes[1].deafen(Duration::from_millis(250));
-    nodes[1].post(None, b"said meanwhile".to_vec());
-    nodes[0].post(Some(other), b"heard later".to_vec());
-    assert_eq!(letter(&nodes[0]).1, b"said meanwhile");
-    assert_eq!(letter(&nodes[1]).1, b"heard later");
-    nodes[1].deafen(Duration::from_secs(30));
+    nodes[1].cut_link(Duration::from_millis(250));
+    nodes[1].send_message(None, b"said meanwhile".to_vec());
+    nodes[0].send_message(Some(other), b"heard later".to_vec());
+    assert_eq!(message(&nodes[0]).1, b"said meanwhile");
+    assert_eq!(message(&nodes[1]).1, b"heard later");
+    nodes[1].cut_link(Duration::from_secs(30));
     let RoundEnd::NodeLost { reason, .. } = round_end(&nodes[0]) else { panic!("not lost") };
     assert!(reason.starts_with("nothing was heard of it"), "{reason}");
     assert!(matches!(round_end(&nodes[1]), RoundEnd::NodeLost { .. }));
-    assert!(matches!(run_end(&nodes[1]), RunEnd::HostLost { .. }));
+    assert!(matches!(run_end(&nodes[1]), RunEnd::LeaderLost { .. }));
 }
 
 #[test]
-fn a_node_that_the_host_gives_up_hears_so_and_comes_back() {
+fn a_node_that_the_leader_removes_comes_back() {
     let nodes = start(2, &quick(of(1, 2)));
     let other = round(&nodes[0]).nodes[1];
     round(&nodes[1]);
-    nodes[1].post(None, b"before".to_vec());
-    assert_eq!(letter(&nodes[0]).1, b"before");
+    nodes[1].send_message(None, b"before".to_vec());
+    assert_eq!(message(&nodes[0]).1, b"before");
     nodes[0].dismiss(other, "it does nothing".into());
     let RoundEnd::NodeLost { reason, .. } = round_end(&nodes[0]) else { panic!("not lost") };
     assert_eq!(reason, "it does nothing");
@@ -664,33 +677,33 @@ fn a_node_that_the_host_gives_up_hears_so_and_comes_back() {
 }
 
 /// The first round with so many nodes; this one asks again for every smaller one.
-fn until_round_of(count: usize, rendezvous: &Rendezvous) -> RoundPlan {
+fn until_round_of(count: usize, rendezvous: &Rendezvous) -> RendezvousInfo {
     loop {
         match next(rendezvous) {
-            News::Round(plan) if plan.members.len() == count => return plan,
-            News::RoundEnded(_) => rendezvous.join(),
+            Notification::Round(plan) if plan.members.len() == count => return plan,
+            Notification::RoundEnded(_) => rendezvous.join(),
             _ => {}
         }
     }
 }
 
 #[test]
-fn a_node_whose_letters_nobody_reads_is_lost() {
+fn a_node_whose_messages_nobody_reads_is_lost() {
     let nodes = start(2, &quick(of(1, 2)));
     round(&nodes[0]);
     round(&nodes[1]);
     let large = 64 << 10;
-    let letters = super::unread::UNREAD_BYTES_MAX / large + 2;
-    for _ in 0..letters {
-        nodes[1].post(None, vec![0; large]);
+    let messages = super::unread_messages::UNREAD_BYTES_MAX / large + 2;
+    for _ in 0..messages {
+        nodes[1].send_message(None, vec![0; large]);
     }
-    // It hears of it; the host reads nothing before that.
+    // The node learns of its loss; the leader reads nothing before that.
     assert!(matches!(round_end(&nodes[1]), RoundEnd::NodeLost { .. }));
     let lost = loop {
         match any(&nodes[0]) {
-            News::NodeLost { reason, .. } => break reason,
-            News::Letter { .. } => {}
-            news => panic!("{news:?} instead of letters and a loss"),
+            Notification::NodeLost { reason, .. } => break reason,
+            Notification::Message { .. } => {}
+            notification => panic!("{notification:?} instead of letters and a loss"),
         }
     };
     assert!(lost.contains("wait to be read"), "{lost}");
@@ -713,11 +726,12 @@ fn nodes_without_descriptors_keep_their_round_and_let_another_in() {
         crowd.push(stream);
     }
     assert!(crowd.len() > 20, "{}", crowd.len());
-    nodes[0].post(Some(other), b"to whom is there".to_vec());
-    assert_eq!(letter(&nodes[1]).1, b"to whom is there");
-    // Test and nodes share one table of descriptors: what the test gives back, the host may take for connections that still wait.
+    nodes[0].send_message(Some(other), b"to whom is there".to_vec());
+    assert_eq!(message(&nodes[1]).1, b"to whom is there");
+    // Test and nodes share one table of descriptors: the leader may take those that the test gives back for connections
+    // that still wait.
     let late = loop {
-        let node = Settings { place: at(port, false), host: "late".into(), ..common.clone() };
+        let node = Settings { location: at(port, false), host: "late".into(), ..common.clone() };
         match Rendezvous::start(node) {
             Ok(rendezvous) => break rendezvous,
             Err(_) => drop(crowd.pop().expect("room before the last of the crowd has gone")),

@@ -16,7 +16,7 @@ use crate::{
         state::NodeState,
     },
     rendezvous::{
-        News, NodeId, RunEnd,
+        NodeId, Notification, RunEnd,
         simulated::{Action, LinkId, Membership, Packet},
     },
     supervisor::{MembershipEnd, input::Input},
@@ -69,9 +69,14 @@ pub(super) fn membership_end(end: RunEnd, elastic: bool) -> MembershipEnd {
         RunEnd::Failed { end, reason } => {
             MembershipEnd::Failed { reason: format!("{end} ({reason})"), fenced: elastic }
         }
-        RunEnd::HostLost { reason } => MembershipEnd::Failed { reason, fenced: elastic },
+        RunEnd::LeaderLost { reason } => MembershipEnd::Failed { reason, fenced: elastic },
         RunEnd::TimedOut { reason } | RunEnd::Refused { reason } => MembershipEnd::Failed { reason, fenced: false },
     }
+}
+
+/// Whether a command is not of the leader that was found in the epoch `since`, as the rules have it.
+fn is_stale(epoch: Epoch, since: Epoch) -> bool {
+    epoch.leader != since.leader || epoch.number < since.number
 }
 
 impl World {
@@ -94,9 +99,9 @@ impl World {
         let membership = match (leads, self.endpoint) {
             (true, _) => {
                 self.endpoint = id;
-                Membership::host(own, terms, self.now)
+                Membership::lead(own, terms, self.now)
             }
-            (false, endpoint) => Membership::seek(own, terms, self.now, endpoint),
+            (false, endpoint) => Membership::discover(own, terms, self.now, endpoint),
         };
         let agent = Agent {
             id,
@@ -161,6 +166,9 @@ impl World {
         if self.traces() && !matches!(input, NodeInput::Pages(_) | NodeInput::Tick) {
             self.trace(|| format!("  n{id} ← {input:?}"));
         }
+        if let (NodeInput::Command { command, .. }, None) = (&input, &stale) {
+            self.end_ordered(id, command);
+        }
         let Some(agent) = self.agents.get_mut(&id) else { return };
         let mut effects = Vec::new();
         agent.node.on(now, input, &mut effects);
@@ -179,7 +187,7 @@ impl World {
     fn stale_command(&self, id: u64, input: &NodeInput) -> Option<String> {
         let NodeInput::Command { epoch, command } = input else { return None };
         let agent = self.agents.get(&id)?;
-        (agent.link_epoch.is_none_or(|since| !epoch.is_of_leader(since))).then(|| format!("{command:?}"))
+        (agent.link_epoch.is_none_or(|since| is_stale(*epoch, since))).then(|| format!("{command:?}"))
     }
 
     /// Feeds an input when what is under way is done.
@@ -306,7 +314,7 @@ impl World {
         if agent.leader.is_some() {
             return self.feed_leader(id, Input::Node { node: NodeId(id), event });
         }
-        if let Some(link) = agent.membership.host_link() {
+        if let Some(link) = agent.membership.leader_link() {
             self.send(id, link, Packet::Event(event));
         }
     }
@@ -335,12 +343,17 @@ impl World {
     fn agent_signalled(&mut self, id: u64, worker: WorkerId, signal: EndSignal) {
         let Some(pid) = self.pid_of(id, worker) else { return };
         self.worker_given_up(id, worker);
+        if signal == EndSignal::Kill {
+            self.check_kill(id, pid);
+        }
         self.agent_signals(pid, signal == EndSignal::Kill);
     }
 
     fn read_evidence(&mut self, id: u64, worker: WorkerId) {
         let evidence = self.pid_of(id, worker).map(|pid| self.evidence(pid)).unwrap_or_default();
-        let delay = self.random.up_to_ms(30);
+        // The log may be on a slow disk.
+        let slow = if self.random.one_in(8) { 4000 } else { 30 };
+        let delay = self.random.up_to_ms(slow);
         let input = NodeInput::Evidence { worker, evidence };
         self.at(self.now + delay, Event::Node { agent: id, input: Box::new(input) });
     }
@@ -395,7 +408,7 @@ impl World {
     fn cut_from_leader(&mut self, id: u64, time: Duration) {
         let Some(agent) = self.agents.get_mut(&id) else { return };
         let machine = agent.machine;
-        let Some(link) = agent.membership.host_link() else { return };
+        let Some(link) = agent.membership.leader_link() else { return };
         let other = self.network.get_mut(link).map(|link| link.ends(id).1.machine);
         if let Some(other) = other {
             let until = self.now + time;
@@ -429,10 +442,10 @@ impl World {
     pub(super) fn serve_membership(&mut self, id: u64) {
         while let Some(action) = self.agents.get_mut(&id).and_then(|agent| agent.membership.next_action()) {
             if let (true, Some(nodes)) = (self.plan.programs, programs::begun(&action)) {
-                self.check_store_cleared(nodes);
+                self.check_store_cleared(id, nodes);
             }
             match action {
-                Action::Notify(news) => self.notified(id, news),
+                Action::Notify(notification) => self.notified(id, notification),
                 Action::Send(link, packet) => self.send(id, link, packet),
                 Action::Close(link) => self.close_link(id, link, Frame::Closed),
                 Action::Abandon(link) => self.abandon_link(id, link),
@@ -460,17 +473,18 @@ impl World {
         self.serve_membership(id);
     }
 
-    /// The membership has news for the node agent and the supervisor.
-    fn notified(&mut self, id: u64, news: News) {
+    /// The membership has a notification for the node agent and the supervisor.
+    fn notified(&mut self, id: u64, notification: Notification) {
         let elastic = self.plan.elastic();
-        let news = if self.plan.programs { self.notified_of_programs(id, news) } else { Some(news) };
-        let Some(news) = news else { return };
+        let notification =
+            if self.plan.programs { self.notified_of_programs(id, notification) } else { Some(notification) };
+        let Some(notification) = notification else { return };
         let Some(agent) = self.agents.get_mut(&id) else { return };
         let leads = agent.leader.is_some();
-        match news {
-            News::Waiting(reason) if leads => self.feed_leader(id, Input::Waiting { reason }),
-            News::Waiting(reason) => self.feed_node(id, NodeInput::Waiting { reason }),
-            News::Round(plan) => {
+        match notification {
+            Notification::Waiting(reason) if leads => self.feed_leader(id, Input::Waiting { reason }),
+            Notification::Waiting(reason) => self.feed_node(id, NodeInput::Waiting { reason }),
+            Notification::Round(plan) => {
                 let epoch = transport::epoch_of(&plan);
                 agent.epoch = Some(epoch);
                 agent.link_epoch.get_or_insert(epoch);
@@ -484,13 +498,13 @@ impl World {
                     self.feed_node(id, NodeInput::BecameLeader { epoch, members: plan.nodes });
                 }
             }
-            News::RoundEnded(_) => {
+            Notification::RoundEnded(_) => {
                 if leads {
                     self.feed_leader(id, Input::MembershipReopened);
                 }
                 self.feed_node(id, NodeInput::MembershipReopened);
             }
-            News::RunEnded(end) => {
+            Notification::RunEnded(end) => {
                 let end = membership_end(end, elastic);
                 self.membership_over(id);
                 if leads {
@@ -498,15 +512,17 @@ impl World {
                 }
                 self.feed_node(id, NodeInput::MembershipOver(end));
             }
-            News::NodeJoined { node, host, workers } => {
+            Notification::NodeJoined { node, host, workers } => {
                 self.feed_leader(id, Input::NodeJoined { node, host, workers });
             }
-            News::NodeLost { node, host, reason } => self.feed_leader(id, Input::NodeLost { node, host, reason }),
-            News::HostLost(reason) => {
+            Notification::NodeLost { node, host, reason } => {
+                self.feed_leader(id, Input::NodeLost { node, host, reason })
+            }
+            Notification::LeaderLost(reason) => {
                 agent.link_epoch = None;
                 self.feed_node(id, NodeInput::LeaderLost { reason });
             }
-            News::Letter { .. } | News::StoreClients(_) => {}
+            Notification::Message { .. } | Notification::StoreClients(_) => {}
         }
     }
 
@@ -519,8 +535,8 @@ impl World {
             // A leader that was given up may still be heard.
             Frame::Packet(packet) if !open => {
                 if let Packet::Command(epoch, command) = *packet
-                    && agent.membership.host_link().is_some()
-                    && agent.link_epoch.is_some_and(|since| !epoch.is_of_leader(since))
+                    && agent.membership.leader_link().is_some()
+                    && agent.link_epoch.is_some_and(|since| is_stale(epoch, since))
                 {
                     self.feed_node(id, NodeInput::Command { epoch, command });
                 }
@@ -543,17 +559,17 @@ impl World {
         let Some(agent) = self.agents.get_mut(&id) else { return };
         match packet {
             Packet::Command(epoch, command) => {
-                if agent.membership.host_link() == Some(link) {
-                    agent.membership.heard(now);
-                    if let Some(leader) = self.network.get_mut(link).map(|link| link.host.agent) {
+                if agent.membership.leader_link() == Some(link) {
+                    agent.membership.received(now);
+                    if let Some(leader) = self.network.get_mut(link).map(|link| link.leader.agent) {
                         self.leader_felt(leader, epoch);
                     }
                     self.feed_node(id, NodeInput::Command { epoch, command });
                 }
             }
             Packet::Event(event) => {
-                if let Some(node) = agent.membership.guest_of(link) {
-                    agent.membership.heard_of(now, node);
+                if let Some(node) = agent.membership.follower_of(link) {
+                    agent.membership.received_from(now, node);
                     self.feed_leader(id, Input::Node { node, event });
                 }
             }
@@ -569,7 +585,7 @@ impl World {
         if node == NodeId(id) {
             return self.node_later(id, NodeInput::Command { epoch, command });
         }
-        let link = self.agents.get(&id).and_then(|agent| agent.membership.guest_link(node));
+        let link = self.agents.get(&id).and_then(|agent| agent.membership.follower_link(node));
         if let Some(link) = link {
             self.send(id, link, Packet::Command(epoch, command));
         }

@@ -3,16 +3,13 @@
 use super::{
     faults::{DiskFault, Fault, PlannedFault},
     processes::{Hang, Trap, TrapPoint},
-    run_plan::{RunPlan, Sharding},
+    run_plan::RunPlan,
     world::{Time, World},
 };
 use crate::{node_agent::effect::NodeEnd, supervisor::effect::RunEnd};
-use enn_common::{
-    config::train::Recovery,
-    wire::{
-        command::Request,
-        node_agent::{RunEnding, StopSignal},
-    },
+use enn_common::wire::{
+    command::Request,
+    node_agent::{RunEnding, StopSignal},
 };
 use std::time::Duration;
 
@@ -20,38 +17,16 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// A run of so many nodes with one worker each, which needs all of them.
 fn plan(nodes: u32) -> RunPlan {
-    RunPlan {
-        nodes: nodes as usize,
-        nodes_min: nodes,
-        nodes_max: nodes,
-        workers: 1,
-        workers_max: 1,
-        workers_min: 1,
-        spares: 0,
-        on_failure: Recovery::Reform,
-        max_restarts: 3,
-        evict_stragglers: false,
-        hang_timeout: Some(8 * SECOND),
-        grace: 10 * SECOND,
-        sharding: Sharding::Replicated,
-        in_memory: true,
-        step_time: SECOND / 2,
-        steps: 40,
-        epoch_steps: 10,
-        save_steps: 30,
-        connect_time: SECOND / 2,
-        load_time: SECOND / 2,
-        link_delay_ms: 2,
-        disk_time: SECOND / 50,
-        pages_period: SECOND / 2,
-        silence_max: 5 * SECOND,
-        scripts: None,
-        programs: false,
-    }
+    RunPlan::for_tests(nodes)
 }
 
 fn at(seconds: u64, fault: Fault) -> PlannedFault {
     PlannedFault { at: Duration::from_secs(seconds), fault }
+}
+
+/// A fault so long after the tenth second.
+fn after_ten(milliseconds: u64, fault: Fault) -> PlannedFault {
+    PlannedFault { at: 10 * SECOND + Duration::from_millis(milliseconds), fault }
 }
 
 fn stop() -> Fault {
@@ -151,6 +126,15 @@ fn a_gap_costs_a_run_of_fixed_size_nothing_but_the_gap() {
     assert_eq!(end(&world), &RunEnd::Finished);
     assert_eq!(world.processes.len(), 3, "all workers went on");
     assert_eq!(world.observer.finished.as_ref().unwrap().restarts, 0);
+}
+
+#[test]
+fn a_leader_that_is_cut_off_while_it_forms_a_membership_is_not_obeyed() {
+    for milliseconds in (5..60).step_by(5) {
+        let lost = Fault::KillNode { which: 5, closes: true, back: None };
+        let cut = Fault::CutNode { which: 0, there: true, back: false, time: 14 * SECOND };
+        run(RunPlan { nodes_min: 1, link_delay_ms: 30, ..plan(6) }, vec![at(10, lost), after_ten(milliseconds, cut)]);
+    }
 }
 
 #[test]

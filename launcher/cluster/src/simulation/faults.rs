@@ -92,6 +92,8 @@ pub(super) enum Fault {
     KillLeaderAfter(u64),
     KillLeaderAt(CrashPoint),
     StopLeader(Duration),
+    /// Nothing that the leader sends arrives before then.
+    CutLeader(Duration),
     Disk(DiskFault, Duration),
     DamageCheckpoint,
     SpawnFails(u64, Duration),
@@ -131,6 +133,7 @@ impl Fault {
             | Self::StopNode(_, time)
             | Self::CutNode { time, .. }
             | Self::StopLeader(time)
+            | Self::CutLeader(time)
             | Self::Disk(_, time)
             | Self::SpawnFails(_, time) => *time,
             Self::KillNode { back, .. } => back.unwrap_or_default(),
@@ -236,6 +239,15 @@ fn random_fault(random: &mut Random, plan: &RunPlan) -> Fault {
     }
 }
 
+/// A node is lost, and its leader cannot be heard from some moment on at which it forms the next membership.
+pub(super) fn plan_deaf_membership(random: &mut Random, plan: &RunPlan) -> [PlannedFault; 2] {
+    let at = random.time(Duration::from_secs(4), plan.duration());
+    let lost = Fault::KillNode { which: random.below(1 << 20), closes: true, back: None };
+    let cut = Fault::CutLeader(random.time(Duration::from_secs(8), Duration::from_secs(20)));
+    let later = random.up_to_ms(3 * plan.link_delay_ms);
+    [PlannedFault { at, fault: lost }, PlannedFault { at: at + later, fault: cut }]
+}
+
 fn host(random: &mut Random, plan: &RunPlan) -> String {
     format!("n{}", random.below(plan.nodes as u64))
 }
@@ -303,6 +315,7 @@ impl World {
             Fault::KillLeaderAfter(count) => self.crash_after = Some(self.effects + count + 1),
             Fault::KillLeaderAt(point) => self.crash_at = Some(point),
             Fault::StopLeader(time) => self.on_leader(|world, id| world.stop_agent(id, time)),
+            Fault::CutLeader(time) => self.on_leader(|world, id| world.cut_agent(id, (true, false), time)),
             Fault::Disk(kind, time) => self.disturb_disk(kind, time),
             Fault::DamageCheckpoint => {
                 if let Some(mut newest) = self.disk.checkpoints.last_entry() {
@@ -468,7 +481,7 @@ impl World {
     pub(super) fn machine_wakes(&mut self, machine: Machine) {
         if let Some(id) = self.machines[machine.0].agent {
             self.observer.note_wake(id, self.now);
-            self.on_membership(id, |membership, now| membership.woke(now));
+            self.on_membership(id, |membership, now| membership.on_resume(now));
         }
     }
 
@@ -488,7 +501,7 @@ impl World {
 
     /// The network breaks the connection between a node and its leader, though both live.
     fn reset_link(&mut self, id: u64) {
-        let Some(link) = self.agents.get(&id).and_then(|agent| agent.membership.host_link()) else { return };
+        let Some(link) = self.agents.get(&id).and_then(|agent| agent.membership.leader_link()) else { return };
         let Some(other) = self.network.get_mut(link).map(|link| link.ends(id).1.agent) else { return };
         let now = self.now;
         self.at(now, Event::Arrive { agent: id, link, frame: Frame::Reset });

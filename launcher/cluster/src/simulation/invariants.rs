@@ -4,7 +4,7 @@
 //! 2. A seat and a rank have one living worker; ranks are 0 to the size of the world; a device is free after `Settled`.
 //! 3. Names of workers, rounds and attempts only rise, across leaders too.
 //! 4. One round is under way, and its assignments agree.
-//! 5. The store is never reset (there is no effect for it).
+//! 5. The store is reset only when no worker lives that meets others there (`enn train` never resets it).
 //! 6. A commit has the shard of every rank of one attempt; a step has one commit at a time; a ticket is written or released once.
 //! 7. The last holder of unsaved state is ended only if it is fenced, late, failed, or a second signal asks for it.
 //! 8. The newest checkpoint is loaded only if no whole state stands.
@@ -14,7 +14,7 @@
 //! 12. Commands go to nodes that sent their inventory.
 //! 13. The journal tells of a start before its end, and of one end of each round.
 //! 14. Counters equal a recount, and a deadline lies in the future.
-//! 15. No worker outlives the time after which its node gives up a lost link.
+//! 15. SIGKILL comes in time, and no worker outlives the time after which its node gives up a lost link.
 
 use super::{
     faults::Fault,
@@ -58,6 +58,8 @@ const ACK_WAIT_MAX: Duration = Duration::from_secs(3);
 const HALT_WAIT: Duration = Duration::from_millis(9900);
 /// Time from an input to the decision on it.
 const BATCH_MAX: Duration = Duration::from_millis(500);
+/// A node agent kills a process at most so late.
+const KILL_LATE_MAX: Duration = Duration::from_millis(50);
 /// Batches between two recounts.
 const RECOUNT_PERIOD: u64 = 64;
 
@@ -192,7 +194,11 @@ impl Observer {
         self.fault_weight += match fault {
             Fault::Relief | Fault::SecondSignal { .. } => 0,
             Fault::CrashLoop(count) => u64::from(*count),
-            Fault::CutNode { .. } | Fault::KillNode { .. } | Fault::StopNode(..) | Fault::StopLeader(_) => 2,
+            Fault::CutNode { .. }
+            | Fault::KillNode { .. }
+            | Fault::StopNode(..)
+            | Fault::StopLeader(_)
+            | Fault::CutLeader(_) => 2,
             _ => 1,
         };
     }
@@ -298,7 +304,7 @@ impl World {
                     self.view(id).fenced = true;
                 }
             }
-            Input::CommitEnded { step, result, .. } => {
+            Input::CommitEnded { step, result } => {
                 self.view(id).committing.remove(step);
                 if result.as_ref().is_err_and(|failure| failure.fenced) {
                     self.view(id).fenced = true;
@@ -725,6 +731,30 @@ impl World {
                 "7",
                 format!("n{id} ends process {pid}, the last to hold step {before:?}; {saved:?} is saved"),
             );
+        }
+    }
+
+    /// A node agent is told to end workers, with SIGKILL after a while.
+    pub(super) fn end_ordered(&mut self, id: u64, command: &NodeCommand) {
+        let ordered = match command {
+            NodeCommand::Stop { workers, kill_after } => (workers.clone(), *kill_after),
+            NodeCommand::Dismiss { worker, kill_after } => (vec![*worker], *kill_after),
+            _ => return,
+        };
+        let by = self.now + ordered.1;
+        for worker in ordered.0 {
+            if let Some(process) = self.pid_of(id, worker).and_then(|pid| self.processes.get_mut(&pid)) {
+                process.kill_by = Some(process.kill_by.map_or(by, |known| known.min(by)));
+            }
+        }
+    }
+
+    /// A node agent sends SIGKILL: in time, if it was not stopped meanwhile.
+    pub(super) fn check_kill(&mut self, id: u64, pid: Pid) {
+        let woke = self.observer.last_stop_end.get(&id).copied().unwrap_or_default();
+        let by = self.processes.get(&pid).and_then(|process| process.kill_by).filter(|by| *by > woke);
+        if by.is_some_and(|by| self.now > by + KILL_LATE_MAX) {
+            self.violation("15", format!("n{id} kills process {pid} late: it had to by {by:?}"));
         }
     }
 

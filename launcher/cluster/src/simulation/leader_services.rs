@@ -30,7 +30,7 @@ const LOCK_WAIT_MAX: Duration = Duration::from_secs(15);
 /// Time between two attempts to get it.
 const LOCK_PERIOD: Duration = Duration::from_millis(250);
 /// Time that a leader whose run is over waits for the others.
-const FAREWELL: Duration = Duration::from_secs(2);
+const END_WAIT: Duration = Duration::from_secs(2);
 /// Time in which a successor is found after the lead was handed off.
 const HAND_OFF: Duration = Duration::from_millis(500);
 
@@ -103,7 +103,7 @@ impl World {
     pub(super) fn next_leader(&mut self, id: u64, epoch: Epoch, members: Vec<NodeId>, snapshot: RunSnapshot) {
         let Some(agent) = self.agents.get(&id) else { return };
         let mut settings = self.plan.supervisor(NodeId(id), &agent.host, format!("{id:x}"));
-        settings.first_round = self.disk.log_dirs.last().map_or(0, |last| last + 1);
+        settings.run.first_round = self.disk.log_dirs.last().map_or(0, |last| last + 1);
         self.trace(|| format!("n{id} leads epoch {} from {snapshot:?}", epoch.number));
         self.lead_taken(id, &snapshot);
         let supervisor = Supervisor::take_over(settings, KernelBook::default(), snapshot);
@@ -289,7 +289,7 @@ impl World {
         let now = self.now;
         let Some(agent) = self.agents.get(&id) else { return };
         let epoch = agent.leader.as_ref().map(|leader| leader.epoch).unwrap_or_default();
-        for node in agent.membership.guests() {
+        for node in agent.membership.followers() {
             self.send_command(id, node, epoch, NodeCommand::ReplicateSnapshot(Box::new(snapshot.clone())));
         }
         self.on_membership(id, |membership, now| membership.hand_off(now));
@@ -306,7 +306,7 @@ impl World {
             self.disk.lock = None;
         }
         if !self.plan.programs {
-            self.at(now + FAREWELL, Event::AgentExits(id));
+            self.at(now + END_WAIT, Event::AgentExits(id));
         }
     }
 
@@ -411,7 +411,7 @@ impl World {
             let path = self.disk.commit(attempt, *step);
             Ok(CommittedCheckpoint { path, bytes: 1, metric: *metric })
         };
-        Input::CommitEnded { step: *step, attempt: attempt.clone(), seconds: 0.1, result }
+        Input::CommitEnded { step: *step, result }
     }
 }
 
@@ -419,9 +419,9 @@ impl World {
 fn refused(task: StoreTask) -> Option<Input> {
     let error = "another leader has the run directory".to_owned();
     match task {
-        StoreTask::Commit(CompleteCheckpoint { step, attempt, .. }) => {
+        StoreTask::Commit(CompleteCheckpoint { step, .. }) => {
             let result = Err(CommitFailure { error, disk_full: false, fenced: true });
-            Some(Input::CommitEnded { step, attempt, seconds: 0.1, result })
+            Some(Input::CommitEnded { step, result })
         }
         StoreTask::Find => {
             Some(Input::CheckpointFound(Err(crate::supervisor::input::FindFailure { error, none_whole: false })))

@@ -29,17 +29,21 @@ pub(super) enum Frame {
     Reset,
 }
 
-/// A connection: the node that opened it, and the one that hosts.
+/// A connection: the follower, which opened it, and the leader.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) guest: End,
-    pub(super) host: End,
+    pub(super) follower: End,
+    pub(super) leader: End,
 }
 
 impl Connection {
     /// Returns the end of this agent, and the other one.
     pub(super) fn ends(&mut self, agent: u64) -> (&mut End, &mut End) {
-        if self.guest.agent == agent { (&mut self.guest, &mut self.host) } else { (&mut self.host, &mut self.guest) }
+        if self.follower.agent == agent {
+            (&mut self.follower, &mut self.leader)
+        } else {
+            (&mut self.leader, &mut self.follower)
+        }
     }
 }
 
@@ -59,11 +63,11 @@ impl Network {
     }
 
     /// Opens a connection.
-    pub(super) fn open(&mut self, now: Time, guest: (u64, Machine), host: (u64, Machine)) -> LinkId {
+    pub(super) fn open(&mut self, now: Time, follower: (u64, Machine), leader: (u64, Machine)) -> LinkId {
         self.next += 1;
         let id = LinkId(self.next);
         let end = |side: (u64, Machine)| End { agent: side.0, machine: side.1, closed: false, last: now };
-        self.connections.insert(id, Connection { guest: end(guest), host: end(host) });
+        self.connections.insert(id, Connection { follower: end(follower), leader: end(leader) });
         id
     }
 
@@ -74,7 +78,7 @@ impl Network {
     /// Connections with an end at this agent that it has not closed.
     pub(super) fn of(&self, agent: u64) -> Vec<LinkId> {
         let open = |end: &End| end.agent == agent && !end.closed;
-        let found = self.connections.iter().filter(|(_, link)| open(&link.guest) || open(&link.host));
+        let found = self.connections.iter().filter(|(_, link)| open(&link.follower) || open(&link.leader));
         found.map(|(id, _)| *id).collect()
     }
 
@@ -105,6 +109,6 @@ impl Network {
 
     /// Takes a connection down of which no end is open.
     pub(super) fn forget_closed(&mut self) {
-        self.connections.retain(|_, link| !(link.guest.closed && link.host.closed));
+        self.connections.retain(|_, link| !(link.follower.closed && link.leader.closed));
     }
 }

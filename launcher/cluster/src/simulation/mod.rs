@@ -9,6 +9,7 @@ mod broker;
 mod cures;
 mod disk;
 mod faults;
+mod given_up_workers;
 mod groups;
 mod invariants;
 mod leader_services;

@@ -121,6 +121,8 @@ pub(super) struct Process {
     pub(super) over_at: Option<Time>,
     /// Its agent was told to end it.
     pub(super) given_up: bool,
+    /// Its agent must have sent SIGKILL by then.
+    pub(super) kill_by: Option<Time>,
     pub(super) stop: bool,
     pub(super) regroup: bool,
     prepared: bool,
@@ -191,6 +193,7 @@ impl Process {
             over: None,
             over_at: None,
             given_up: false,
+            kill_by: None,
             stop: false,
             regroup: false,
             prepared: false,

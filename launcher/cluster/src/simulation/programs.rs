@@ -10,7 +10,7 @@ use crate::{
         effect::{NodeEffect, ProgramRound},
         input::NodeInput,
     },
-    rendezvous::{News, NodeId, simulated::Action},
+    rendezvous::{NodeId, Notification, simulated::Action},
     supervisor::input::Input,
     transport,
 };
@@ -39,6 +39,8 @@ pub(super) struct ProgramSeat {
     pub(super) round: u64,
     pub(super) rank: u32,
     pub(super) world: u32,
+    /// The node in whose store it meets the others.
+    pub(super) leader: NodeId,
 }
 
 /// The nodes of one round, as those that began it said.
@@ -46,6 +48,8 @@ pub(super) struct ProgramSeat {
 pub(super) struct ProgramRounds {
     /// By round and by the address of the node that leads: two sides of a broken network may use a number each.
     ranks: BTreeMap<(u64, String), BTreeSet<u32>>,
+    /// Restarts that each leader asked for.
+    restarts: BTreeMap<u64, u32>,
 }
 
 impl World {
@@ -68,6 +72,7 @@ impl World {
             starts.plan.members.iter().take(starts.plan.node_rank as usize).map(|member| member.local_world).sum();
         let world = starts.plan.members.iter().map(|member| member.local_world).sum();
         let round = starts.plan.round;
+        let leader = starts.plan.leader;
         let mut failed = false;
         for (rank, worker) in (before..).zip(starts.workers) {
             let fails = self.machines[machine.0].spawn_fails_until > now;
@@ -77,7 +82,7 @@ impl World {
                 failed = true;
                 NodeInput::ProgramNotStarted { worker, failure }
             } else {
-                let pid = self.begin_program(id, worker, ProgramSeat { round, rank, world });
+                let pid = self.begin_program(id, worker, ProgramSeat { round, rank, world, leader });
                 NodeInput::ProgramSpawned { worker, pid, forked: false }
             };
             self.node_later(id, input);
@@ -144,29 +149,29 @@ impl World {
     }
 
     /// News of the membership of a run of programs, as inputs of the node and of the supervisor.
-    pub(super) fn notified_of_programs(&mut self, id: u64, news: News) -> Option<News> {
+    pub(super) fn notified_of_programs(&mut self, id: u64, notification: Notification) -> Option<Notification> {
         let elastic = self.plan.elastic();
         let leads = self.agents.get(&id).is_some_and(|agent| agent.leader.is_some());
-        match news {
-            News::Waiting(reason) => self.feed_node(id, NodeInput::Waiting { reason }),
-            News::RoundEnded(end) => {
+        match notification {
+            Notification::Waiting(reason) => self.feed_node(id, NodeInput::Waiting { reason }),
+            Notification::RoundEnded(end) => {
                 if leads {
                     self.feed_leader(id, Input::MembershipReopened);
                 }
                 self.feed_node(id, NodeInput::RoundEnded(end));
             }
-            News::RunEnded(end) => {
+            Notification::RunEnded(end) => {
                 self.membership_over(id);
                 if leads {
                     self.feed_leader(id, Input::MembershipOver(membership_end(end.clone(), elastic)));
                 }
                 self.feed_node(id, NodeInput::GroupOver(end));
             }
-            News::Round(plan) => {
+            Notification::Round(plan) => {
                 self.feed_node(id, NodeInput::RoundPlanned(Box::new(plan.clone())));
-                return Some(News::Round(plan));
+                return Some(Notification::Round(plan));
             }
-            news => return Some(news),
+            notification => return Some(notification),
         }
         None
     }
@@ -180,6 +185,13 @@ impl World {
         restart: (u32, Duration),
     ) {
         let round = transport::round_of(epoch);
+        let restarts = self.observer.programs.restarts.entry(id).or_default();
+        *restarts += 1;
+        let restarts = *restarts;
+        if restarts > self.plan.max_restarts {
+            let allowed = self.plan.max_restarts;
+            self.violation("9", format!("n{id} restarts {restarts} times, {allowed} are allowed"));
+        }
         self.on_membership(id, |membership, now| membership.close_round(now, round, end, restart.0, restart.1));
     }
 
@@ -233,12 +245,14 @@ impl World {
         }
     }
 
-    /// A membership begins a round and clears the store: no worker of its nodes lives.
-    pub(super) fn check_store_cleared(&mut self, nodes: &[NodeId]) {
+    /// A membership begins a round and clears its store: no worker of its nodes lives that meets the others there. A leader that was taken
+    /// for lost may still count nodes that have another one.
+    pub(super) fn check_store_cleared(&mut self, id: u64, nodes: &[NodeId]) {
         let now = self.now;
         let alive = |process: &&Process| {
             process.alive
                 && nodes.contains(&NodeId(process.agent))
+                && process.program.is_some_and(|seat| seat.leader == NodeId(id))
                 && process.unkillable_until.is_none_or(|until| until <= now)
         };
         if let Some(pid) = self.processes.values().find(alive).map(|process| process.pid) {
@@ -258,7 +272,7 @@ impl World {
 /// Actions of the membership that a world of programs looks at.
 pub(super) fn begun(action: &Action) -> Option<&[NodeId]> {
     match action {
-        Action::Notify(News::Round(plan)) if !plan.nodes.is_empty() => Some(&plan.nodes),
+        Action::Notify(Notification::Round(plan)) if !plan.nodes.is_empty() => Some(&plan.nodes),
         _ => None,
     }
 }

@@ -4,7 +4,10 @@ use super::{random::Random, scripts::ScriptPlan};
 use crate::{
     node_agent::settings::ProgramSettings,
     rendezvous::{self, NodeId},
-    supervisor::settings::{Contract, RunJob, SupervisorSettings},
+    supervisor::{
+        GroupLimits,
+        settings::{Contract, RunJob, RunSettings, SupervisorSettings},
+    },
 };
 use enn_common::config::train::Recovery;
 use std::time::Duration;
@@ -131,6 +134,39 @@ impl RunPlan {
         }
     }
 
+    /// Makes a run of so many nodes with one worker each, which needs all of them.
+    pub(super) fn for_tests(nodes: u32) -> Self {
+        const SECOND: Duration = Duration::from_secs(1);
+        Self {
+            nodes: nodes as usize,
+            nodes_min: nodes,
+            nodes_max: nodes,
+            workers: 1,
+            workers_max: 1,
+            workers_min: 1,
+            spares: 0,
+            on_failure: Recovery::Reform,
+            max_restarts: 3,
+            evict_stragglers: false,
+            hang_timeout: Some(8 * SECOND),
+            grace: 10 * SECOND,
+            sharding: Sharding::Replicated,
+            in_memory: true,
+            step_time: SECOND / 2,
+            steps: 40,
+            epoch_steps: 10,
+            save_steps: 30,
+            connect_time: SECOND / 2,
+            load_time: SECOND / 2,
+            link_delay_ms: 2,
+            disk_time: SECOND / 50,
+            pages_period: SECOND / 2,
+            silence_max: 5 * SECOND,
+            scripts: None,
+            programs: false,
+        }
+    }
+
     /// Makes a large run, for the long suite.
     pub(super) fn large(random: &mut Random, nodes: u32, workers: u32) -> Self {
         Self {
@@ -168,7 +204,7 @@ impl RunPlan {
     /// How workers learn of their seats.
     fn contract(&self) -> Contract {
         match (self.programs, self.scripts.is_some()) {
-            (true, _) => Contract::Env,
+            (true, _) => Contract::Env(GroupLimits { window: None, backoff: Duration::ZERO, retry_early: false }),
             (false, true) => Contract::Script,
             (false, false) => Contract::Broker,
         }
@@ -204,34 +240,33 @@ impl RunPlan {
 
     /// Settings of the supervisor of this node.
     pub(super) fn supervisor(&self, own: NodeId, host: &str, launch: String) -> SupervisorSettings {
-        SupervisorSettings {
+        let run = RunSettings {
             contract: self.contract(),
-            own,
-            host: host.to_owned(),
-            several_nodes: self.several_nodes(),
-            nodes_min: self.nodes_min,
-            nodes_max: self.nodes_max,
             workers_min: self.workers_min,
-            workers: self.workers,
             on_failure: if self.programs { Recovery::Restart } else { self.on_failure },
             max_restarts: self.max_restarts,
-            restart_window: None,
-            backoff: Duration::ZERO,
-            retry_early: false,
             spares: self.spares,
             evict_stragglers: self.evict_stragglers,
             straggler_window: Duration::from_secs(5),
             regroup_wait: Duration::from_secs(5),
             hang_timeout: self.hang_timeout,
             grace: self.grace,
-            agent_silence_max: Duration::from_secs(65),
             first_round: 0,
-            launch,
             run_dir: RUN_DIR.into(),
+            job: RunJob::Train { staged: "/staged".into(), init: None, config: "c".to_owned() },
+        };
+        SupervisorSettings {
+            run,
+            own,
+            host: host.to_owned(),
+            several_nodes: self.several_nodes(),
+            nodes_min: self.nodes_min,
+            workers: self.workers,
+            agent_silence_max: Duration::from_secs(65),
+            launch,
             store: String::new(),
             device: "cpu",
             threads: 1,
-            job: RunJob::Train { staged: "/staged".into(), init: None, config: "c".to_owned() },
         }
     }
 

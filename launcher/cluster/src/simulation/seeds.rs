@@ -1,7 +1,7 @@
 //! Many seeds, each a run with its faults.
 
 use super::{
-    faults::{Fault, PlannedFault, plan_faults},
+    faults::{Fault, PlannedFault, plan_deaf_membership, plan_faults},
     random::Random,
     run_plan::RunPlan,
     scripts, shrink,
@@ -31,7 +31,7 @@ fn programs_of_seed(seed: u64) -> (RunPlan, Vec<PlannedFault>) {
     with_faults(random, plan)
 }
 
-fn with_faults(mut random: Random, plan: RunPlan) -> (RunPlan, Vec<PlannedFault>) {
+fn with_faults(mut random: Random, mut plan: RunPlan) -> (RunPlan, Vec<PlannedFault>) {
     let mut faults = plan_faults(&mut random, &plan);
     let last = faults.iter().map(|planned| planned.at + planned.fault.time()).max().unwrap_or_default();
     faults.push(PlannedFault { at: last + Duration::from_secs(20), fault: Fault::Relief });
@@ -39,6 +39,16 @@ fn with_faults(mut random: Random, plan: RunPlan) -> (RunPlan, Vec<PlannedFault>
     if random.one_in(2) && plan.several_nodes() {
         let at = random.time(Duration::ZERO, plan.duration());
         faults.push(PlannedFault { at, fault: Fault::KillLeaderAfter(random.below(40)) });
+    }
+    if random.one_in(16) && plan.several_nodes() {
+        faults.extend(plan_deaf_membership(&mut random, &plan));
+    }
+    // A spare gets the seat of a worker that is too slow.
+    if random.one_in(16) && !plan.programs {
+        plan.evict_stragglers = true;
+        plan.spares = plan.spares.max(1);
+        let at = Duration::from_secs(4) + random.time(Duration::ZERO, plan.duration() / 2);
+        faults.push(PlannedFault { at, fault: Fault::SlowWorker(random.below(1 << 20)) });
     }
     (plan, faults)
 }

@@ -151,7 +151,7 @@ pub(super) struct World {
     pub(super) machines: Vec<MachineState>,
     pub(super) agents: BTreeMap<u64, Agent>,
     pub(super) last_agent: u64,
-    /// The agent that hosts the rendezvous at its endpoint.
+    /// The agent that leads at the endpoint of the rendezvous.
     pub(super) endpoint: u64,
     pub(super) network: Network,
     pub(super) processes: BTreeMap<Pid, Process>,
@@ -368,7 +368,7 @@ impl World {
         }
         let machine = agent.machine;
         let again = Event::TryConnect { agent: id, target, attempt };
-        let other = self.agents.get(&target).map(|other| (other.machine, other.membership.hosts()));
+        let other = self.agents.get(&target).map(|other| (other.machine, other.membership.leads()));
         let place = other.map(|other| other.0).or_else(|| self.observer.machine_of(target));
         let apart = |from, to| self.network.cut_until(from, to).is_some_and(|until| until > now);
         let cut = place.is_some_and(|place| apart(machine, place) || apart(place, machine));

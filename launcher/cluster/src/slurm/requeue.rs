@@ -18,9 +18,9 @@ mod tests {
     use super::{super::command::CommandOutput, *};
     use std::{cell::RefCell, ffi::OsString};
 
-    struct Heard(RefCell<Vec<OsString>>, i32, &'static str);
+    struct Recorded(RefCell<Vec<OsString>>, i32, &'static str);
 
-    impl Commands for Heard {
+    impl Commands for Recorded {
         fn run(&self, program: &'static str, args: &[OsString], _: &str) -> Result<CommandOutput, SlurmError> {
             self.0.borrow_mut().push(program.into());
             self.0.borrow_mut().extend_from_slice(args);
@@ -30,7 +30,7 @@ mod tests {
 
     #[test]
     fn the_job_goes_back_into_the_queue() {
-        let commands = Heard(RefCell::default(), 0, "");
+        let commands = Recorded(RefCell::default(), 0, "");
         requeue(42, &commands).unwrap();
         assert_eq!(commands.0.into_inner(), ["scontrol", "requeue", "42"]);
     }
@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn a_refusal_is_passed_on_in_slurms_words() {
         // Slurm 22.05 to a job of --no-requeue.
-        let commands = Heard(RefCell::default(), 1, "Requested operation is presently disabled for job 12\n");
+        let commands = Recorded(RefCell::default(), 1, "Requested operation is presently disabled for job 12\n");
         let error = requeue(12, &commands).unwrap_err().to_string();
         assert_eq!(error, "scontrol failed with code 1: Requested operation is presently disabled for job 12");
     }

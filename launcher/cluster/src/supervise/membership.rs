@@ -1,9 +1,9 @@
-//! News of the membership service as inputs of the node state and of the supervisor.
+//! Notifications of the membership service as inputs of the node state and of the supervisor.
 
 use super::owner_loop::OwnerLoop;
 use crate::{
-    node_agent::input::NodeInput,
-    rendezvous::{News, RoundEnd, RoundPlan, RunEnd},
+    node_agent::{input::NodeInput, shell::NodeShell},
+    rendezvous::{Notification, RendezvousInfo, RoundEnd, RunEnd},
     supervisor::{MembershipEnd, input::Input},
     transport,
 };
@@ -11,52 +11,58 @@ use enn_common::{checkpoint::latest, wire::node_agent::NodeEvent};
 use enn_process::run_dir;
 use std::{path::Path, rc::Rc};
 
-impl OwnerLoop<'_> {
-    /// Reads all news that wait.
+impl<S: NodeShell> OwnerLoop<'_, S> {
+    /// Reads all notifications that wait.
     pub(super) fn read_membership(&mut self) {
         let Some(rendezvous) = self.rendezvous.clone() else { return };
         rendezvous.clear();
-        let news = std::iter::from_fn(|| Rc::as_ref(&rendezvous).news());
-        for one in news {
-            self.on_news(one);
+        let notifications = std::iter::from_fn(|| Rc::as_ref(&rendezvous).next_notification());
+        for notification in notifications {
+            self.on_notification(notification);
         }
     }
 
-    fn on_news(&mut self, news: News) {
-        match news {
+    fn on_notification(&mut self, notification: Notification) {
+        match notification {
             // Where the workers are any programs, they live as long as a round of the membership, and each node tells its own people.
-            News::Waiting(reason) if self.programs.is_some() => self.to_node.push(NodeInput::Waiting { reason }),
-            News::RoundEnded(end) if self.programs.is_some() => self.on_group_round_ended(end),
-            News::RunEnded(end) if self.programs.is_some() => self.on_group_over(end),
-            News::Waiting(reason) if self.hosts => self.to_leader.push(Input::Waiting { reason }),
-            News::Waiting(reason) => self.to_node.push(NodeInput::Waiting { reason }),
-            News::NodeJoined { node, host, workers } => self.to_leader.push(Input::NodeJoined { node, host, workers }),
-            News::NodeLost { node, host, reason } => self.to_leader.push(Input::NodeLost { node, host, reason }),
-            News::Round(plan) => self.on_membership(plan),
-            News::RoundEnded(_) => {
+            Notification::Waiting(reason) if self.programs.is_some() => {
+                self.to_node.push(NodeInput::Waiting { reason })
+            }
+            Notification::RoundEnded(end) if self.programs.is_some() => self.on_group_round_ended(end),
+            Notification::RunEnded(end) if self.programs.is_some() => self.on_group_over(end),
+            Notification::Waiting(reason) if self.leads_membership => self.to_leader.push(Input::Waiting { reason }),
+            Notification::Waiting(reason) => self.to_node.push(NodeInput::Waiting { reason }),
+            Notification::NodeJoined { node, host, workers } => {
+                self.to_leader.push(Input::NodeJoined { node, host, workers })
+            }
+            Notification::NodeLost { node, host, reason } => {
+                self.to_leader.push(Input::NodeLost { node, host, reason })
+            }
+            Notification::Round(plan) => self.on_membership(plan),
+            Notification::RoundEnded(_) => {
                 self.to_node.push(NodeInput::MembershipReopened);
-                if self.hosts {
+                if self.leads_membership {
                     self.to_leader.push(Input::MembershipReopened);
                 }
             }
-            News::StoreClients(seen) => self.to_leader.push(Input::StoreClients { seen }),
-            News::HostLost(reason) => self.to_node.push(NodeInput::LeaderLost { reason }),
-            News::RunEnded(end) => {
+            Notification::StoreClients(seen) => self.to_leader.push(Input::StoreClients { seen }),
+            Notification::LeaderLost(reason) => self.to_node.push(NodeInput::LeaderLost { reason }),
+            Notification::RunEnded(end) => {
                 let end = self.membership_end(end);
-                if self.hosts {
+                if self.leads_membership {
                     self.to_leader.push(Input::MembershipOver(end.clone()));
                 }
                 self.to_node.push(NodeInput::MembershipOver(end));
             }
-            News::Letter { from, bytes } if self.hosts => {
-                // A node speaks to the leader that it has found: not to one before.
+            Notification::Message { from, bytes } if self.leads_membership => {
+                // A node sends events to the leader that it has found, not to one before.
                 if let Some((epoch, event)) = transport::decode::<NodeEvent>(&bytes)
                     && epoch.is_of_leader(self.leads_since)
                 {
                     self.to_leader.push(Input::Node { node: from, event });
                 }
             }
-            News::Letter { bytes, .. } => {
+            Notification::Message { bytes, .. } => {
                 if let Some((epoch, command)) = transport::decode(&bytes) {
                     self.to_node.push(NodeInput::Command { epoch, command });
                 }
@@ -66,33 +72,33 @@ impl OwnerLoop<'_> {
 
     fn on_group_round_ended(&mut self, end: RoundEnd) {
         self.to_node.push(NodeInput::RoundEnded(end));
-        if self.hosts {
+        if self.leads_membership {
             self.to_leader.push(Input::MembershipReopened);
         }
     }
 
     fn on_group_over(&mut self, end: RunEnd) {
-        if self.hosts {
+        if self.leads_membership {
             let end = self.membership_end(end.clone());
             self.to_leader.push(Input::MembershipOver(end));
         }
         self.to_node.push(NodeInput::GroupOver(end));
     }
 
-    /// The nodes agreed on the members. The members are listed where this node hosts the service.
-    fn on_membership(&mut self, plan: RoundPlan) {
+    /// The nodes agreed on the members. The members are listed where this node leads the service.
+    fn on_membership(&mut self, plan: RendezvousInfo) {
         let epoch = transport::epoch_of(&plan);
         if self.programs.is_some() {
             self.to_node.push(NodeInput::RoundPlanned(Box::new(plan.clone())));
         }
         if plan.nodes.is_empty() {
             self.to_node.push(NodeInput::LeaderFound { epoch });
-        } else if self.hosts {
+        } else if self.leads_membership {
             self.to_leader.push(Input::MembershipFormed { epoch, members: plan.nodes });
             self.to_node.push(NodeInput::LeaderFound { epoch });
         } else {
             // From here on messages are events of the other nodes.
-            self.hosts = true;
+            self.leads_membership = true;
             self.leads_since = epoch;
             self.to_node.push(NodeInput::BecameLeader { epoch, members: plan.nodes });
         }
@@ -108,8 +114,9 @@ impl OwnerLoop<'_> {
                 let fenced = self.nodes.is_elastic();
                 MembershipEnd::Failed { reason: format!("{end} ({reason})"), fenced }
             }
-            RunEnd::HostLost { reason } => {
-                let saved = self.shell.run_dir().filter(|_| !self.hosts).map(newest_checkpoint).unwrap_or_default();
+            RunEnd::LeaderLost { reason } => {
+                let saved =
+                    self.shell.run_dir().filter(|_| !self.leads_membership).map(newest_checkpoint).unwrap_or_default();
                 MembershipEnd::Failed { reason: format!("{reason}{saved}"), fenced: self.nodes.is_elastic() }
             }
             RunEnd::TimedOut { reason } | RunEnd::Refused { reason } => failed(reason),

@@ -8,19 +8,19 @@
 //! **Invariant:** nothing is polled. A death is handled before the messages of those who noticed it.
 
 use super::{
-    spec::NodeCounts,
+    spec::{AgentSpec, NodeCounts, ONLY_NODE},
     take_over::{Prepared, PreparedLeader, TakeOver},
 };
 use crate::{
-    leader::{Journal, LeaderParts, LeaderShell, LeaderSource, read_kernels},
+    leader::{Checkpoints, Fence, Journal, LeaderParts, LeaderShell, LeaderSource, read_kernels},
     node_agent::{
         AgentError,
-        any_shell::AnyShell,
         background::Inbox,
         effect::{NodeEffect, NodeEnd},
         input::NodeInput,
-        shell::{LeadOrder, NodeSource, Outward},
+        shell::{NodeShell, NodeSource},
         state::NodeState,
+        worker_shell::WorkerShell,
     },
     rendezvous::{NodeId, Rendezvous},
     supervisor::{
@@ -34,12 +34,14 @@ use crate::{
 use crossbeam_channel::Sender;
 use enn_common::{
     event::EventKind,
-    wire::node_agent::{Epoch, NodeEvent, RunSnapshot},
+    kernels::KernelBook,
+    wire::node_agent::{Epoch, NodeEvent, RunFacts, RunSnapshot},
 };
 use enn_process::wait_ready;
 use nix::poll::{PollFd, PollFlags};
 use std::{
     os::fd::BorrowedFd,
+    path::PathBuf,
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -48,10 +50,9 @@ use std::{
 const BLOCKED_MIN: Duration = Duration::from_millis(1);
 /// Shortest wait after a deadline that a machine did not move.
 const TICK_PAUSE: Duration = Duration::from_millis(5);
-/// Longest wait for the other nodes to hear that the run is over.
-const FAREWELL_MAX: Duration = Duration::from_secs(2);
+/// Longest wait for the other nodes to receive the end of the run.
+const END_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// How the loop ended.
 #[derive(Debug)]
 pub(super) enum LoopEnd {
     /// This node led.
@@ -79,42 +80,27 @@ enum Source {
     Prepared,
 }
 
-/// Begins to prepare a leader in another thread.
-pub(super) type BeginLead<'a> = &'a mut dyn FnMut(TakeOver);
-
-/// Parts of the loop.
-pub(super) struct LoopParts<'a> {
-    pub(super) state: NodeState,
+pub(super) struct OwnerLoop<'a, S> {
+    state: NodeState,
     /// Time zero of the node state.
-    pub(super) origin: Instant,
-    pub(super) shell: AnyShell,
-    pub(super) rendezvous: Option<Rc<Rendezvous>>,
-    pub(super) own: NodeId,
-    pub(super) nodes: NodeCounts,
-    /// Shows the events of a node that does not lead.
-    pub(super) emit: &'a mut dyn FnMut(EventKind),
-    pub(super) begin_lead: BeginLead<'a>,
-    /// Settings of this node's supervisor, where the workers are any programs.
-    pub(super) programs: Option<SupervisorSettings>,
-}
-
-pub(super) struct OwnerLoop<'a> {
-    pub(super) state: NodeState,
     origin: Instant,
     /// Ends before the node agent, whose directory has the control socket.
     leading: Leading<'a>,
-    pub(super) shell: AnyShell,
+    pub(super) shell: S,
     pub(super) rendezvous: Option<Rc<Rendezvous>>,
-    pub(super) own: NodeId,
+    own: NodeId,
     pub(super) nodes: NodeCounts,
-    pub(super) emit: &'a mut dyn FnMut(EventKind),
-    begin_lead: BeginLead<'a>,
+    /// Shows the events of a node that does not lead.
+    pub(super) emit: Box<dyn FnMut(EventKind) + 'a>,
+    /// Begins to prepare a leader in another thread.
+    pub(super) begin_lead: Box<dyn FnMut(TakeOver) + 'a>,
+    /// Settings of this node's supervisor, where the workers are any programs.
     pub(super) programs: Option<SupervisorSettings>,
     /// The launcher cannot go on.
     pub(super) failure: Option<AgentError>,
     prepared: Inbox<Prepared>,
-    /// This node hosts the membership service, so that messages are events of other nodes.
-    pub(super) hosts: bool,
+    /// This node leads the membership service, so that messages are events of other nodes.
+    pub(super) leads_membership: bool,
     pub(super) to_node: Vec<NodeInput>,
     pub(super) to_leader: Vec<Input>,
     /// Epoch in which this node began to lead.
@@ -127,21 +113,27 @@ pub(super) struct OwnerLoop<'a> {
     returned: Instant,
 }
 
-impl<'a> OwnerLoop<'a> {
-    pub(super) fn new(parts: LoopParts<'a>) -> Result<Self, AgentError> {
-        let LoopParts { state, origin, shell, rendezvous, own, nodes, emit, begin_lead, programs } = parts;
+impl<'a, S: NodeShell> OwnerLoop<'a, S> {
+    /// Makes the loop of a node whose events nobody sees, and that is not prepared to lead.
+    pub(super) fn new(
+        state: NodeState,
+        shell: S,
+        rendezvous: Option<Rc<Rendezvous>>,
+        nodes: NodeCounts,
+    ) -> Result<Self, AgentError> {
+        let own = rendezvous.as_ref().map_or(ONLY_NODE, |rendezvous| rendezvous.node());
         Ok(Self {
             state,
-            origin,
+            origin: Instant::now(),
             shell,
             leading: Leading::No,
-            hosts: false,
+            leads_membership: false,
             rendezvous,
             own,
             nodes,
-            emit,
-            begin_lead,
-            programs,
+            emit: Box::new(|_| {}),
+            begin_lead: Box::new(|_| {}),
+            programs: None,
             failure: None,
             prepared: Inbox::new()?,
             to_node: Vec::new(),
@@ -154,10 +146,35 @@ impl<'a> OwnerLoop<'a> {
         })
     }
 
-    /// Leads from now on.
+    /// Leads from now on: from `snapshot`, if another node led before.
+    pub(super) fn lead_run(
+        &mut self,
+        spec: AgentSpec,
+        snapshot: Option<RunSnapshot>,
+        journal: Journal<'a>,
+        checkpoints: Box<dyn Checkpoints>,
+        fence: Fence,
+    ) -> Result<(), AgentError> {
+        let settings = spec.supervisor(self.own, self.rendezvous.as_deref(), self.nodes);
+        let kernels = read_kernels(&spec.run.run_dir, &spec.node.worker.program);
+        self.lead(LeaderParts {
+            supervisor: match snapshot {
+                None => Supervisor::new(settings, kernels),
+                Some(snapshot) => Supervisor::take_over(settings, kernels, snapshot),
+            },
+            journal,
+            checkpoints: Some(checkpoints),
+            fence,
+            run_dir: spec.run.run_dir,
+            program: spec.node.worker.program,
+            host: spec.node.host,
+        })
+    }
+
     pub(super) fn lead(&mut self, parts: LeaderParts<'a>) -> Result<(), AgentError> {
-        self.hosts = true;
-        let mut leader = LeaderShell::new(parts, self.shell.socket_directory())?;
+        self.leads_membership = true;
+        let sockets = self.shell.socket_directory();
+        let mut leader = LeaderShell::new(parts, self.own, self.rendezvous.clone(), sockets)?;
         self.to_node.extend(leader.handle(Vec::new()));
         self.leading = Leading::Yes(Box::new(leader));
         Ok(())
@@ -168,17 +185,6 @@ impl<'a> OwnerLoop<'a> {
         match self.leading {
             Leading::No => false,
             Leading::Preparing(_) | Leading::Yes(_) => true,
-        }
-    }
-
-    /// Runs until the run is over for this node.
-    pub(super) fn run(mut self) -> Result<LoopEnd, AgentError> {
-        loop {
-            self.drive();
-            if let Some(end) = self.ended() {
-                return Ok(self.finish(end));
-            }
-            self.wait()?;
         }
     }
 
@@ -196,8 +202,8 @@ impl<'a> OwnerLoop<'a> {
                 return;
             }
             self.to_node.extend(leader.handle(std::mem::take(&mut self.to_leader)));
-            self.to_leader.extend(leader.take_pending());
-            leader.take_events().into_iter().for_each(&mut *self.emit);
+            self.to_leader.append(&mut leader.pending);
+            leader.take_events().into_iter().for_each(&mut self.emit);
         }
     }
 
@@ -210,14 +216,31 @@ impl<'a> OwnerLoop<'a> {
     }
 
     fn carry_out(&mut self, effect: NodeEffect) {
-        match self.shell.carry_out(effect) {
-            None => {}
-            Some(Outward::Report(event)) => self.report(event),
-            Some(Outward::Journal(event)) => (self.emit)(*event),
-            Some(Outward::Lead(order)) => self.prepare_to_lead(*order),
-            Some(Outward::End(end)) => self.node_end = Some(end),
+        match effect {
+            NodeEffect::Report(event) => self.report(event),
+            NodeEffect::Journal(event) => (self.emit)(event),
+            NodeEffect::CutLink { time } => self.membership(|rendezvous| rendezvous.cut_link(time)),
+            NodeEffect::RejoinMembership => self.membership(Rendezvous::join),
+            NodeEffect::LeaveMembership { why } => self.membership(|rendezvous| rendezvous.leave(why)),
+            NodeEffect::FinishMembership { epoch } => {
+                self.membership(|rendezvous| rendezvous.finished(transport::round_of(epoch)));
+            }
+            NodeEffect::Lead { epoch, members, snapshot, facts } => {
+                self.leads_since = epoch;
+                // In front of what other nodes have sent already.
+                self.to_leader.insert(0, Input::MembershipFormed { epoch, members });
+                self.prepare_to_lead(snapshot, facts);
+            }
+            NodeEffect::End(end) => self.node_end = Some(end),
+            // About this machine: the shell knows them all.
+            effect => self.shell.carry_out(effect, &mut self.to_node),
         }
-        self.to_node.extend(self.shell.take_pending());
+    }
+
+    fn membership(&self, ask: impl FnOnce(&Rendezvous)) {
+        if let Some(rendezvous) = &self.rendezvous {
+            ask(rendezvous);
+        }
     }
 
     /// Reports to the leader: the supervisor in this thread, or another node.
@@ -225,20 +248,32 @@ impl<'a> OwnerLoop<'a> {
         if self.is_leading() {
             self.to_leader.push(Input::Node { node: self.own, event });
         } else if let (Some(rendezvous), Some(epoch)) = (&self.rendezvous, self.state.epoch()) {
-            transport::send_event(rendezvous, epoch, &event);
+            transport::send(rendezvous, None, epoch, &event);
         }
     }
 
-    fn prepare_to_lead(&mut self, order: LeadOrder) {
-        let LeadOrder { epoch, members, snapshot, facts } = order;
-        self.leads_since = epoch;
-        // In front of what other nodes have sent already.
-        self.to_leader.insert(0, Input::MembershipFormed { epoch, members });
+    fn prepare_to_lead(&mut self, snapshot: Box<RunSnapshot>, facts: RunFacts) {
         if let Some(settings) = self.programs.clone() {
-            return self.succeed_in_leading_programs(settings, snapshot);
+            let host = settings.host.clone();
+            let supervisor = Supervisor::take_over(settings, KernelBook::default(), *snapshot);
+            self.failure = self.lead_programs(supervisor, host).err();
+        } else {
+            self.leading = Leading::Preparing(snapshot);
+            (self.begin_lead)(TakeOver::new(facts, self.prepared.sender()));
         }
-        self.leading = Leading::Preparing(Box::new(snapshot));
-        (self.begin_lead)(TakeOver::new(facts, self.prepared.sender()));
+    }
+
+    /// Leads a run of programs from now on.
+    pub(super) fn lead_programs(&mut self, supervisor: Supervisor, host: String) -> Result<(), AgentError> {
+        self.lead(LeaderParts {
+            supervisor,
+            journal: Journal::Queued(Vec::new()),
+            checkpoints: None,
+            fence: Fence::default(),
+            run_dir: PathBuf::new(),
+            program: PathBuf::new(),
+            host,
+        })
     }
 
     /// A thread has prepared this node to lead, or gave up.
@@ -253,57 +288,7 @@ impl<'a> OwnerLoop<'a> {
         let Leading::Preparing(snapshot) = std::mem::replace(&mut self.leading, Leading::No) else { return Ok(()) };
         let PreparedLeader { spec, checkpoints, fence, journal, outcome } = leader;
         self.outcome_to = Some(outcome);
-        let members = self.rendezvous.as_deref().map(|rendezvous| (rendezvous, self.nodes));
-        let store = store_text(members.map(|(rendezvous, _)| rendezvous.store()));
-        let settings = spec.supervisor(self.own, members, store);
-        let kernels = read_kernels(&spec.run_dir, &spec.worker.program);
-        let parts = LeaderParts {
-            supervisor: Supervisor::take_over(settings, kernels, *snapshot),
-            journal: Journal::Relayed(journal),
-            checkpoints: Some(checkpoints),
-            fence,
-            run_dir: spec.run_dir,
-            program: spec.worker.program,
-            host: spec.host,
-            own: self.own,
-            rendezvous: self.rendezvous.clone(),
-        };
-        self.lead(parts)
-    }
-
-    /// Returns how the loop ended, if it has.
-    fn ended(&mut self) -> Option<LoopEnd> {
-        if self.gave_up {
-            return Some(LoopEnd::NotPrepared);
-        }
-        match &mut self.leading {
-            Leading::Yes(leader) => leader.take_outcome().map(LoopEnd::Led),
-            Leading::No | Leading::Preparing(_) => self.node_end.take().map(LoopEnd::Followed),
-        }
-    }
-
-    /// Ends the services and the processes that are left, and lets the other nodes hear that this one is done.
-    fn finish(self, end: LoopEnd) -> LoopEnd {
-        let is_heard = match (&end, &self.leading) {
-            (LoopEnd::Led(outcome), Leading::Yes(leader)) => outcome.end != RunEnd::HandedOff && leader.has_others(),
-            (LoopEnd::Followed(NodeEnd::Ended(_)), _) => self.state.epoch().is_some(),
-            _ => false,
-        };
-        if let Leading::Yes(leader) = self.leading {
-            leader.end();
-        }
-        self.shell.end();
-        if let Some(rendezvous) = self.rendezvous.filter(|_| is_heard) {
-            rendezvous.await_end(FAREWELL_MAX);
-        }
-        match (end, self.outcome_to) {
-            (LoopEnd::Led(outcome), Some(thread)) => {
-                // A thread that is gone concludes nothing.
-                let _gone = thread.send(Ok(outcome.clone()));
-                LoopEnd::Led(outcome)
-            }
-            (end, _) => end,
-        }
+        self.lead_run(spec, Some(*snapshot), Journal::Relayed(journal), checkpoints, fence)
     }
 
     /// Waits until something happens or is due, and makes inputs of it.
@@ -382,7 +367,49 @@ impl<'a> OwnerLoop<'a> {
     }
 }
 
-/// Returns the address of the store for the journal.
-pub(super) fn store_text(store: Option<(String, u16)>) -> String {
-    store.map_or_else(String::new, |(host, port)| format!("{host}:{port}"))
+impl OwnerLoop<'_, WorkerShell> {
+    /// Runs until the run is over for this node.
+    pub(super) fn run(mut self) -> Result<LoopEnd, AgentError> {
+        loop {
+            self.drive();
+            if let Some(end) = self.ended() {
+                return Ok(self.finish(end));
+            }
+            self.wait()?;
+        }
+    }
+
+    fn ended(&mut self) -> Option<LoopEnd> {
+        if self.gave_up {
+            return Some(LoopEnd::NotPrepared);
+        }
+        match &mut self.leading {
+            Leading::Yes(leader) => leader.outcome.take().map(LoopEnd::Led),
+            Leading::No | Leading::Preparing(_) => self.node_end.take().map(LoopEnd::Followed),
+        }
+    }
+
+    /// Ends the services and the processes that are left, and waits until the other nodes know that this one is done.
+    fn finish(self, end: LoopEnd) -> LoopEnd {
+        let waits_for_others = match (&end, &self.leading) {
+            (LoopEnd::Led(outcome), Leading::Yes(leader)) => outcome.end != RunEnd::HandedOff && leader.has_others(),
+            (LoopEnd::Followed(NodeEnd::Ended(_)), _) => self.state.epoch().is_some(),
+            _ => false,
+        };
+        if let Leading::Yes(leader) = self.leading {
+            leader.end();
+        }
+        self.shell.end();
+        if let Some(rendezvous) = self.rendezvous.filter(|_| waits_for_others) {
+            rendezvous.await_end(END_WAIT_MAX);
+        }
+        match (end, self.outcome_to) {
+            (LoopEnd::Led(outcome), Some(thread)) => {
+                // A thread that is gone concludes nothing.
+                let _gone = thread.send(Ok(outcome.clone()));
+                LoopEnd::Led(outcome)
+            }
+            (end, _) => end,
+        }
+    }
 }

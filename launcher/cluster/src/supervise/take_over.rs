@@ -19,7 +19,6 @@ use enn_common::{event::EventKind, wire::node_agent::RunFacts};
 
 /// Order to lead a run whose leader is gone; [`succeed`] carries it out.
 pub struct TakeOver {
-    /// The run.
     pub facts: RunFacts,
     /// `None` once the leader was prepared.
     prepared: Option<AnswerSender<Prepared>>,
@@ -87,12 +86,12 @@ mod tests {
     use super::*;
     use crate::{
         leader::CheckpointFailure,
-        node_agent::background::Inbox,
+        node_agent::{background::Inbox, settings::NodeSpec},
         supervisor::{
             CompleteCheckpoint,
             effect::RunEnd,
             input::{CommittedCheckpoint, FoundCheckpoint},
-            settings::RunJob,
+            settings::{Contract, RunJob, RunSettings},
         },
     };
     use enn_common::config::train::{Device, Recovery};
@@ -112,37 +111,35 @@ mod tests {
     }
 
     fn spec() -> AgentSpec {
-        AgentSpec {
-            contract: crate::supervisor::settings::Contract::Broker,
-            worker: WorkerSpec {
-                program: "/nowhere".into(),
-                args: Vec::new(),
-                library_dir: None,
-                library_path: None,
-                device: Device::Cpu,
-                threads: 1,
-                sleeps: true,
-                repeatable_products: false,
-            },
-            workers: 1,
+        let worker = WorkerSpec {
+            program: "/nowhere".into(),
+            args: Vec::new(),
+            library_dir: None,
+            library_path: None,
+            device: Device::Cpu,
+            threads: 1,
+            sleeps: true,
+            repeatable_products: false,
+        };
+        let run = RunSettings {
+            contract: Contract::Broker,
             workers_min: 1,
-            workers_max: 1,
             on_failure: Recovery::Restart,
+            max_restarts: 0,
             spares: 0,
             evict_stragglers: false,
             straggler_window: Duration::from_secs(1),
             regroup_wait: Duration::from_secs(1),
             hang_timeout: None,
-            host: "here".into(),
-            run_dir: "/run".into(),
-            lock: None,
-            first_round: 0,
-            job: RunJob::Init { meta: "/meta".into() },
-            max_restarts: 0,
             grace: Duration::from_secs(1),
-            socket_parent: "/tmp".into(),
-            handle_signals: false,
-        }
+            first_round: 0,
+            run_dir: "/run".into(),
+            job: RunJob::Init { meta: "/meta".into() },
+        };
+        let host = "here".into();
+        let socket_parent = "/tmp".into();
+        let node = NodeSpec { worker, workers: 1, workers_max: 1, host, socket_parent, handle_signals: false };
+        AgentSpec { node, run, lock: None }
     }
 
     fn order(inbox: &Inbox<Prepared>) -> TakeOver {

@@ -14,15 +14,6 @@ const SPARE_BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// Spares that may die in a row before no more are started.
 pub(super) const SPARE_DEATHS_MAX: u32 = 12;
 
-/// Settings of the budget.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RestartLimits {
-    /// Maximum number of recoveries.
-    pub(super) max_restarts: u32,
-    /// What follows a failure.
-    pub(super) policy: Recovery,
-}
-
 /// What was used of the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct RestartBudget {
@@ -64,15 +55,15 @@ impl RestartBudget {
     }
 
     /// Decides after a round failed.
-    pub(super) fn decide(self, limits: RestartLimits, stopping: bool) -> FailureDecision {
+    pub(super) fn decide(self, policy: Recovery, max_restarts: u32, stopping: bool) -> FailureDecision {
         let give_up = |reason| FailureDecision::GiveUp(reason);
         if stopping {
             give_up(GiveUpReason::Stopping)
         } else if self.lasting {
             give_up(GiveUpReason::Lasting)
-        } else if self.failures >= limits.max_restarts {
-            match limits.policy {
-                Recovery::Reform if limits.max_restarts > 0 => give_up(GiveUpReason::NoProgress(self.failures + 1)),
+        } else if self.failures >= max_restarts {
+            match policy {
+                Recovery::Reform if max_restarts > 0 => give_up(GiveUpReason::NoProgress(self.failures + 1)),
                 Recovery::Reform | Recovery::Restart => give_up(GiveUpReason::RestartsUsedUp(self.failures)),
             }
         } else if self.early_failures > EARLY_RESTARTS_MAX {
@@ -105,8 +96,6 @@ pub(super) enum GiveUpReason {
     Stopping,
     /// The fault lies in what the run was given.
     Lasting,
-    /// So many seats are left of those that are needed.
-    NoRoom { seats: usize, needed: u32 },
 }
 
 impl fmt::Display for GiveUpReason {
@@ -120,10 +109,6 @@ impl fmt::Display for GiveUpReason {
             Self::NeverReady => write!(f, "no worker became ready in two rounds in a row"),
             Self::Stopping => write!(f, "the run was asked to stop"),
             Self::Lasting => write!(f, "starting again would end the same way"),
-            Self::NoRoom { seats, needed } => write!(
-                f,
-                "{needed} workers are needed, and there are devices for {seats}: processes that cannot be killed hold others"
-            ),
         }
     }
 }
@@ -145,8 +130,8 @@ mod tests {
     const POLICIES: [Recovery; 2] = [Recovery::Restart, Recovery::Reform];
 
     fn decide(failures: u32, early_failures: u32, stopping: bool, max_restarts: u32) -> FailureDecision {
-        let limits = RestartLimits { max_restarts, policy: Recovery::Restart };
-        RestartBudget { failures, early_failures, ..RestartBudget::default() }.decide(limits, stopping)
+        let budget = RestartBudget { failures, early_failures, ..RestartBudget::default() };
+        budget.decide(Recovery::Restart, max_restarts, stopping)
     }
 
     #[test]
@@ -157,12 +142,12 @@ mod tests {
         assert_eq!(decide(0, 1, false, 3), FailureDecision::Restart);
         assert_eq!(decide(1, 2, false, 3), give_up(GiveUpReason::NeverReady));
         assert_eq!(decide(0, 0, true, 3), give_up(GiveUpReason::Stopping));
-        let reform = |max_restarts| RestartLimits { max_restarts, policy: Recovery::Reform };
+        let reform = |budget: RestartBudget, max_restarts| budget.decide(Recovery::Reform, max_restarts, false);
         let used = RestartBudget { failures: 2, ..RestartBudget::default() };
-        assert_eq!(used.decide(reform(2), false), give_up(GiveUpReason::NoProgress(3)));
-        assert_eq!(RestartBudget::default().decide(reform(0), false), give_up(GiveUpReason::RestartsUsedUp(0)));
+        assert_eq!(reform(used, 2), give_up(GiveUpReason::NoProgress(3)));
+        assert_eq!(reform(RestartBudget::default(), 0), give_up(GiveUpReason::RestartsUsedUp(0)));
         let lasting = RestartBudget { lasting: true, ..RestartBudget::default() };
-        assert_eq!(lasting.decide(reform(2), false), give_up(GiveUpReason::Lasting));
+        assert_eq!(reform(lasting, 2), give_up(GiveUpReason::Lasting));
         assert!(GiveUpReason::RestartsUsedUp(0).to_string().contains("--max-restarts"));
     }
 
@@ -185,14 +170,14 @@ mod tests {
             reform in any::<bool>(),
             rounds in proptest::collection::vec(failed(), 0..80),
         ) {
-            let limits = RestartLimits { max_restarts, policy: POLICIES[usize::from(reform)] };
+            let policy = POLICIES[usize::from(reform)];
             let mut budget = RestartBudget::default();
             let (mut in_all, mut in_row) = (0, 0);
             for round in rounds {
-                budget = budget.with(round, limits.policy);
+                budget = budget.with(round, policy);
                 in_row = if round.progress { 0 } else { in_row };
                 let used = if reform { in_row } else { in_all };
-                if let FailureDecision::GiveUp(reason) = budget.decide(limits, false) {
+                if let FailureDecision::GiveUp(reason) = budget.decide(policy, max_restarts, false) {
                     // Never before its time.
                     prop_assert!(used >= max_restarts || reason == GiveUpReason::NeverReady);
                     break;
@@ -205,12 +190,12 @@ mod tests {
 
         #[test]
         fn progress_is_never_given_up_under_reform(max_restarts in 1u32..20, rounds in 1usize..200) {
-            let limits = RestartLimits { max_restarts, policy: Recovery::Reform };
             let mut budget = RestartBudget::default();
             for _ in 0..rounds {
                 let failed = FailedRound { ready: true, progress: true, survivors: true };
-                budget = budget.with(failed, limits.policy);
-                prop_assert_eq!(budget.decide(limits, false), FailureDecision::Restart);
+                budget = budget.with(failed, Recovery::Reform);
+                let decision = budget.decide(Recovery::Reform, max_restarts, false);
+                prop_assert_eq!(decision, FailureDecision::Restart);
                 budget.failures += 1;
             }
         }

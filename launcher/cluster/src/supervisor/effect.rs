@@ -91,7 +91,6 @@ pub struct PredictedChunk {
     pub blake3: String,
 }
 
-/// How a run ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RunEnd {
     /// Every worker finished its work.
@@ -106,7 +105,6 @@ pub enum RunEnd {
     HandedOff,
 }
 
-/// Result of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunOutcome {
     pub end: RunEnd,

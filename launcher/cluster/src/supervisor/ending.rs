@@ -7,11 +7,9 @@ use super::{
     machine::Supervisor,
     phase::Phase,
     seating::NodeIndex,
-    words,
 };
 use enn_common::{
     event::EventKind,
-    id::WorkerId,
     wire::node_agent::{NodeCommand, RunEnding, RunSnapshot, StopSignal, WorkerFlag},
 };
 
@@ -25,7 +23,7 @@ impl Supervisor {
         }
         if let Phase::Closing { commits_until, .. } = &mut self.phase {
             // A user does not wait for a disk that hangs.
-            let until = if second { self.now } else { self.now + self.settings.grace };
+            let until = if second { self.now } else { self.now + self.settings.run.grace };
             *commits_until = until.min(*commits_until);
         }
         if second {
@@ -37,7 +35,7 @@ impl Supervisor {
 
     /// The workers of the round are to save and end, and spares to end.
     pub(super) fn ask_to_stop(&mut self) {
-        self.stop_by.get_or_insert(self.now + self.settings.grace);
+        self.stop_by.get_or_insert(self.now + self.settings.run.grace);
         if let Phase::Regrouping { .. } = self.phase {
             // Workers that left already are given seats again when the others have left, too.
             self.flag_seated(WorkerFlag::Regroup, false);
@@ -53,9 +51,12 @@ impl Supervisor {
         }
         if self.phase == Phase::Starting && self.round.survivors {
             // A step with newcomers, or with fewer workers, is none that was asked for.
-            self.round.regroup_reason = Some(words::saves_before_stop());
-            self.leave(words::saves_before_stop());
-        } else if self.phase == Phase::Starting && self.workers.is_any_unconnected() {
+            let reason = "the run is to stop: its workers save the state that they keep".to_owned();
+            self.round.regroup_reason = Some(reason.clone());
+            self.leave(reason);
+        } else if self.phase == Phase::Starting
+            && self.workers.seated().any(|worker| worker.lives() && worker.connected.is_none())
+        {
             // No step was done in this round, and none is waited for: one that hangs may never connect.
             self.note_lost_state();
             self.close();
@@ -72,7 +73,7 @@ impl Supervisor {
 
     /// Kills all workers: the run ends.
     pub(super) fn kill_all(&mut self) {
-        self.kill_living();
+        self.kill(self.workers.living());
         if !self.phase.is_ending() {
             self.killed = true;
             self.phase = Phase::Stopping { until: self.now + KILLED_WAIT_MAX, killed: true };
@@ -90,7 +91,7 @@ impl Supervisor {
         self.fence();
         self.led_elsewhere = true;
         if !self.is_ending() {
-            self.giving_up.get_or_insert(words::fenced(error));
+            self.giving_up.get_or_insert(format!("another node leads the run: {error}"));
             self.kill_all();
         }
     }
@@ -105,7 +106,7 @@ impl Supervisor {
             if let Some(cause) = &cause {
                 self.round_failed(cause.clone(), false);
             }
-            let end = self.ended_early(cause.unwrap_or_else(words::workers_killed));
+            let end = self.ended_early(cause.unwrap_or_else(|| "the workers were killed".to_owned()));
             self.verdict.get_or_insert(end);
             self.close();
         } else {
@@ -133,8 +134,7 @@ impl Supervisor {
         };
         self.verdict.get_or_insert(end);
         // Also those who stand without a state that is worth saving.
-        let left: Vec<WorkerId> = self.workers.living().map(|worker| worker.id).collect();
-        self.dismiss(&left);
+        self.dismiss(self.workers.living());
         self.phase = self.closing();
     }
 
@@ -146,7 +146,7 @@ impl Supervisor {
 
     /// This node cannot lead the run. It leaves the workers of the others, which find another leader.
     pub(super) fn abdicate(&mut self, error: &str) {
-        let cause = words::no_lock(error);
+        let cause = format!("this node cannot lead the run: {error}");
         self.verdict.get_or_insert(RunEnd::Failed { cause });
         self.fence();
         self.forget_others();
@@ -178,7 +178,8 @@ impl Supervisor {
             self.stay_undrained();
             return false;
         }
-        self.journal(EventKind::NodeLost { host: host.clone(), reason: words::leader_drained() });
+        let reason = "it was drained (enn drain), and another node leads".to_owned();
+        self.journal(EventKind::NodeLost { host: host.clone(), reason });
         let snapshot = RunSnapshot { drained: Some(host), ..self.snapshot() };
         let others: Vec<_> = self.nodes.others().map(|node| node.id).collect();
         for node in others {
@@ -190,8 +191,7 @@ impl Supervisor {
         self.forget_others();
         self.out.push(Effect::HandOff(Box::new(snapshot)));
         self.verdict.get_or_insert(RunEnd::HandedOff);
-        let left: Vec<WorkerId> = self.workers.living().map(|worker| worker.id).collect();
-        self.dismiss(&left);
+        self.dismiss(self.workers.living());
         self.phase = Phase::HandingOff { until: self.now + HAND_OFF_WAIT_MAX, handed_off: false };
         true
     }
@@ -201,8 +201,8 @@ impl Supervisor {
         self.nodes.stay(NodeIndex::OWN);
         self.request_handled();
         self.count_world();
-        let host = self.settings.host.clone();
-        self.warn(words::leader_not_drained(&host));
+        let host = &self.settings.host;
+        self.warn(format!("node {host} is not drained: no worker of another node has the state of training"));
     }
 
     /// Answer to `HandOff`.
@@ -231,8 +231,7 @@ impl Supervisor {
     fn close_control(&mut self) {
         if !self.control_closed {
             self.control_closed = true;
-            let answers = self.requests.close();
-            self.send_answers(answers);
+            self.out.extend(self.requests.close());
             self.out.push(Effect::CloseControl);
         }
     }
@@ -267,7 +266,7 @@ impl Supervisor {
             checkpoint: self.record.checkpoint.clone(),
             unsaved,
             unkillable: unkillable.collect(),
-            chunks: self.record.take_chunks(),
+            chunks: std::mem::take(&mut self.record.chunks).into_values().collect(),
         };
         self.out.push(Effect::Finish(Box::new(outcome)));
     }
@@ -286,17 +285,30 @@ impl Supervisor {
             RunEnd::Finished => {
                 let trained = self.record.trained.filter(|trained| saved < Some(*trained))?;
                 let why = failed_save(trained, &self.record.failed_save).or(self.record.lost_state.take());
-                Some(words::last_state_unsaved(trained, saved, why))
+                let why = why.unwrap_or_else(|| "its shares did not come together".into());
+                let stands = standing_checkpoint(saved);
+                Some(format!(
+                    "training ended, but the checkpoint of its last step {trained} could not be written ({stands}): {why}"
+                ))
             }
             RunEnd::Stopped(_) | RunEnd::Failed { .. } | RunEnd::CheckpointsUnusable { .. } => {
                 let reached = Some(self.record.reached).filter(|reached| Some(*reached) > saved && *reached > 0)?;
                 let failed = self.record.failed_save.as_ref().map(|(_, error)| error.clone());
                 let why = self.record.lost_state.take().or(failed);
-                Some(words::stopped_unsaved(reached, saved, why))
+                let why = why.unwrap_or_else(|| "its workers were killed before they had saved it".into());
+                Some(format!(
+                    "the state after step {reached} is in no checkpoint ({}): {why}",
+                    standing_checkpoint(saved)
+                ))
             }
             RunEnd::HandedOff => None,
         }
     }
+}
+
+/// Returns in words what there is instead of the last state.
+fn standing_checkpoint(saved: Option<u64>) -> String {
+    saved.map_or_else(|| "there is no checkpoint".to_owned(), |saved| format!("that of step {saved} stands"))
 }
 
 fn ending(end: &RunEnd) -> RunEnding {

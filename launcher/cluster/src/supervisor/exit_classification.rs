@@ -4,7 +4,10 @@
 use enn_common::{
     id::Rank,
     kernels::{self, Fault, KernelFault},
-    wire::{control::Phase as WorkerPhase, node_agent::FirstLaunch},
+    wire::{
+        control::Phase as WorkerPhase,
+        node_agent::{FirstLaunch, WorkerEvidence},
+    },
 };
 use enn_process::{Exit, signal};
 
@@ -19,10 +22,7 @@ pub(super) struct FailureEvidence {
     pub(super) done: bool,
     pub(super) phase: WorkerPhase,
     pub(super) step: u64,
-    /// Kernel that ran for the first time on such operands when the worker ended.
-    pub(super) first_launch: Option<FirstLaunch>,
-    /// Last lines of its standard error.
-    pub(super) stderr: String,
+    pub(super) last: WorkerEvidence,
 }
 
 /// Returns whether the worker did what it was asked.
@@ -45,7 +45,7 @@ pub(super) fn sentence(evidence: &FailureEvidence) -> String {
     };
     let what = format!("{what}{}", first_launch(evidence));
     // A worker that exited with code 0 had no reason to write why.
-    let stderr = if evidence.exit == Some(Exit::Code(0)) { "" } else { evidence.stderr.trim_end() };
+    let stderr = if evidence.exit == Some(Exit::Code(0)) { "" } else { evidence.last.stderr.trim_end() };
     if stderr.is_empty() {
         format!("rank {rank} {what}")
     } else {
@@ -56,7 +56,7 @@ pub(super) fn sentence(evidence: &FailureEvidence) -> String {
 /// Returns the kernel with which a worker ended, when it died in its first launch on such operands: by a crash, or with an error of
 /// its own, which then is of a device that does not answer any more. A worker that others ended blames no kernel.
 pub(super) fn blamed_kernel(evidence: &FailureEvidence) -> Option<KernelFault> {
-    let FirstLaunch { op, kernel, signature, operands } = evidence.first_launch.clone()?;
+    let FirstLaunch { op, kernel, signature, operands } = evidence.last.first_launch.clone()?;
     let how = match (&evidence.error, evidence.exit) {
         (_, Some(Exit::Signal(number))) => kernels::crash(number)?.to_owned(),
         (Some(error), _) => error.lines().next().unwrap_or_default().to_owned(),
@@ -85,12 +85,14 @@ mod tests {
     fn evidence() -> FailureEvidence {
         let exit = Some(Exit::Code(0));
         let phase = WorkerPhase::Collective;
-        let stderr = String::new();
-        FailureEvidence { rank: Rank(1), error: None, exit, done: true, phase, step: 7, first_launch: None, stderr }
+        let last = WorkerEvidence::default();
+        FailureEvidence { rank: Rank(1), error: None, exit, done: true, phase, step: 7, last }
     }
 
-    fn flash() -> Option<FirstLaunch> {
-        Some(FirstLaunch { op: "sdpa".into(), kernel: "flash".into(), signature: 7, operands: "f32[2]".into() })
+    fn flash() -> WorkerEvidence {
+        let op = "sdpa".into();
+        let launch = FirstLaunch { op, kernel: "flash".into(), signature: 7, operands: "f32[2]".into() };
+        WorkerEvidence { first_launch: Some(launch), ..WorkerEvidence::default() }
     }
 
     #[test]
@@ -104,8 +106,8 @@ mod tests {
 
     #[test]
     fn sentences() {
-        let stderr = "a\nb\n".to_owned();
-        let killed = sentence(&FailureEvidence { exit: Some(Exit::Signal(9)), stderr, ..evidence() });
+        let last = WorkerEvidence { stderr: "a\nb\n".to_owned(), ..WorkerEvidence::default() };
+        let killed = sentence(&FailureEvidence { exit: Some(Exit::Signal(9)), last, ..evidence() });
         assert_eq!(
             killed,
             "rank 1 was killed by SIGKILL (not by enn; was memory short? `dmesg` tells) while waiting in a collective \
@@ -114,7 +116,7 @@ mod tests {
         let error = Some("no space".to_owned());
         let own = sentence(&FailureEvidence { error, exit: Some(Exit::Code(1)), ..evidence() });
         assert_eq!(own, "rank 1: no space");
-        let crashed = sentence(&FailureEvidence { exit: Some(Exit::Signal(6)), first_launch: flash(), ..evidence() });
+        let crashed = sentence(&FailureEvidence { exit: Some(Exit::Signal(6)), last: flash(), ..evidence() });
         assert!(
             crashed
                 .ends_with("(step 7), in the first launch of kernel flash of sdpa on f32[2], which is not tried again"),
@@ -128,7 +130,7 @@ mod tests {
     fn a_crash_blames_the_kernel_launched_first_and_a_kill_does_not() {
         let ended = |exit, error: Option<&str>| {
             let error = error.map(str::to_owned);
-            blamed_kernel(&FailureEvidence { exit: Some(exit), error, first_launch: flash(), ..evidence() })
+            blamed_kernel(&FailureEvidence { exit: Some(exit), error, last: flash(), ..evidence() })
         };
         let crash = ended(Exit::Signal(11), None).unwrap();
         assert_eq!((crash.kernel.as_str(), crash.sig, crash.step), ("flash", 7, 7));

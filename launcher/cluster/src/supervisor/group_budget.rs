@@ -14,16 +14,15 @@ const BACKOFF_MAX: Duration = Duration::from_secs(300);
 /// Restarts whose time is remembered.
 const RESTART_TIMES_MAX: usize = 4096;
 
-/// Settings of the budget.
+/// Settings of the budget, besides the number of restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct GroupLimits {
-    pub(super) restarts_max: u32,
+pub struct GroupLimits {
     /// Restarts are counted within this time; `None`: over the whole run.
-    pub(super) window: Option<Duration>,
+    pub window: Option<Duration>,
     /// Wait before the first restart, doubled with each further one that counts.
-    pub(super) backoff: Duration,
+    pub backoff: Duration,
     /// A start-up that fails twice in the same way is tried again.
-    pub(super) retry_early: bool,
+    pub retry_early: bool,
 }
 
 /// How a worker failed that was not ready.
@@ -37,7 +36,6 @@ struct EarlyLook {
 /// What was used of the budget.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct GroupBudget {
-    /// Restarts in all.
     pub(super) restarts: u32,
     /// When the last ones happened, as many as can matter.
     times: VecDeque<Time>,
@@ -104,7 +102,7 @@ impl GroupBudget {
     }
 
     /// Decides after a round failed or hung.
-    pub(super) fn decide(&self, now: Time, limits: GroupLimits) -> GroupDecision {
+    pub(super) fn decide(&self, now: Time, restarts_max: u32, limits: GroupLimits) -> GroupDecision {
         let counted = match limits.window {
             None => self.restarts,
             Some(window) => {
@@ -112,7 +110,7 @@ impl GroupBudget {
                 u32::try_from(recent).unwrap_or(u32::MAX)
             }
         };
-        if counted >= limits.restarts_max {
+        if counted >= restarts_max {
             GroupDecision::GiveUp(GroupReason::RestartsUsedUp { used: counted, window: limits.window })
         } else if self.early_failures >= EARLY_FAILURES_MAX && !limits.retry_early {
             GroupDecision::GiveUp(GroupReason::NeverReady)
@@ -143,12 +141,10 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn limits(restarts_max: u32) -> GroupLimits {
-        GroupLimits { restarts_max, window: None, backoff: Duration::ZERO, retry_early: false }
-    }
+    const LIMITS: GroupLimits = GroupLimits { window: None, backoff: Duration::ZERO, retry_early: false };
 
     fn decide(restarts: u32, early_failures: u32, restarts_max: u32) -> GroupDecision {
-        GroupBudget { restarts, early_failures, ..GroupBudget::default() }.decide(NOW, limits(restarts_max))
+        GroupBudget { restarts, early_failures, ..GroupBudget::default() }.decide(NOW, restarts_max, LIMITS)
     }
 
     fn used_up(used: u32, window: Option<Duration>) -> GroupDecision {
@@ -170,24 +166,24 @@ mod tests {
     #[test]
     fn a_start_that_fails_twice_is_tried_again_when_asked() {
         let budget = GroupBudget { restarts: 1, early_failures: 2, ..GroupBudget::default() };
-        let limits = GroupLimits { retry_early: true, ..limits(5) };
-        assert_eq!(budget.decide(NOW, limits), GroupDecision::Restart { wait: Duration::ZERO });
+        let limits = GroupLimits { retry_early: true, ..LIMITS };
+        assert_eq!(budget.decide(NOW, 5, limits), GroupDecision::Restart { wait: Duration::ZERO });
     }
 
     #[test]
     fn the_window_forgets_and_the_wait_doubles() {
-        let limits = GroupLimits { window: Some(seconds(60)), backoff: seconds(1), ..limits(2) };
+        let limits = GroupLimits { window: Some(seconds(60)), backoff: seconds(1), ..LIMITS };
         let mut budget = GroupBudget::default();
         budget.charge(seconds(0));
         budget.charge(seconds(50));
-        assert_eq!(budget.decide(seconds(55), limits), used_up(2, Some(seconds(60))));
+        assert_eq!(budget.decide(seconds(55), 2, limits), used_up(2, Some(seconds(60))));
         let reason = GroupReason::RestartsUsedUp { used: 2, window: Some(seconds(60)) };
         assert_eq!(reason.to_string(), "2 restarts within 60 s are used up (--max-restarts 2)");
-        assert_eq!(budget.decide(seconds(60), limits), GroupDecision::Restart { wait: seconds(2) });
-        assert_eq!(budget.decide(seconds(200), limits), GroupDecision::Restart { wait: seconds(1) });
-        let long = GroupLimits { backoff: seconds(10), window: None, restarts_max: 100, ..limits };
+        assert_eq!(budget.decide(seconds(60), 2, limits), GroupDecision::Restart { wait: seconds(2) });
+        assert_eq!(budget.decide(seconds(200), 2, limits), GroupDecision::Restart { wait: seconds(1) });
+        let long = GroupLimits { backoff: seconds(10), window: None, ..limits };
         let many = GroupBudget { restarts: 50, ..GroupBudget::default() };
-        assert_eq!(many.decide(NOW, long), GroupDecision::Restart { wait: BACKOFF_MAX });
+        assert_eq!(many.decide(NOW, 100, long), GroupDecision::Restart { wait: BACKOFF_MAX });
     }
 
     #[test]

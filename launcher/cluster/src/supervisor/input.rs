@@ -39,7 +39,7 @@ pub enum Input {
     /// Answer to `SetAsideCheckpoint`: what is wrong with it; `None` when nothing is.
     CheckpointSetAside(Result<Option<String>, String>),
     /// Answer to `Commit`.
-    CommitEnded { step: u64, attempt: String, seconds: f64, result: Result<CommittedCheckpoint, CommitFailure> },
+    CommitEnded { step: u64, result: Result<CommittedCheckpoint, CommitFailure> },
     /// Answer to `MakeRoom`: whether an old checkpoint was removed.
     RoomMade { removed: bool },
     /// Answer to `MakeLogDir`.
@@ -54,7 +54,6 @@ pub enum Input {
     EffectFailed { effect: EffectKind, error: String },
 }
 
-/// How the membership ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MembershipEnd {
     /// The run finished.
@@ -87,7 +86,6 @@ pub struct CommittedCheckpoint {
     pub path: PathBuf,
     /// Bytes of its files.
     pub bytes: u64,
-    /// Validation metric.
     pub metric: Option<f64>,
 }
 

@@ -6,13 +6,13 @@
 use enn_common::{
     event::EventKind,
     id::Rank,
-    kernels::{KernelBook, KernelFault, OpKernels, Quarantine, Quarantined},
+    kernels::{KernelBook, KernelFault, Quarantine},
 };
 
 /// The book, and what waits for the digest.
 #[derive(Debug)]
 pub(super) struct KernelRecords {
-    book: KernelBook,
+    pub(super) book: KernelBook,
     /// Digest of the worker program; `None`: not known yet.
     build: Option<String>,
     asked: bool,
@@ -23,11 +23,6 @@ pub(super) struct KernelRecords {
 impl KernelRecords {
     pub(super) fn new(book: KernelBook) -> Self {
         Self { book, build: None, asked: false, unnamed: Vec::new() }
-    }
-
-    /// Returns the list for a round's assignments and for workers under way.
-    pub(super) fn quarantined(&self) -> Quarantined {
-        self.book.quarantined()
     }
 
     /// Enters a fault; returns whether it is new.
@@ -63,16 +58,6 @@ impl KernelRecords {
         std::mem::take(&mut self.unnamed).into_iter().map(event).collect()
     }
 
-    /// Notes that a kernel was tried again and was right; returns the entry when it is new.
-    pub(super) fn recovered(&mut self, op: &str, kernel: &str, sig: u64, step: u64) -> Option<Quarantine> {
-        self.book.recover(op, kernel, sig, step).cloned()
-    }
-
-    /// Adds the kernels that ran.
-    pub(super) fn ran(&mut self, ops: Vec<OpKernels>) {
-        self.book.ran(ops);
-    }
-
     /// Returns the content of the file in the run directory.
     pub(super) fn file(&self) -> Vec<u8> {
         serde_json::to_vec_pretty(&self.book).unwrap_or_default()
@@ -92,13 +77,13 @@ mod tests {
             KernelFault { op: "sdpa".into(), kernel: "flash".into(), sig: 7, operands: "f32".into(), fault, step: 3 };
         assert!(records.enter(Rank(1), fault.clone()));
         assert!(!records.enter(Rank(0), fault));
-        assert_eq!(records.quarantined().entries.len(), 1);
+        assert_eq!(records.book.quarantined().entries.len(), 1);
         assert!(records.needs_digest() && !records.needs_digest());
         assert!(records.events(false).is_empty());
         records.digested("abc".into());
         let events = records.events(false);
         let [EventKind::KernelQuarantined { rank: Rank(1), entry }] = &events[..] else { panic!("{events:?}") };
-        assert_eq!((entry.build.as_str(), records.quarantined().entries[0].build.as_str()), ("abc", "abc"));
+        assert_eq!((entry.build.as_str(), records.book.quarantined().entries[0].build.as_str()), ("abc", "abc"));
         assert!(records.events(true).is_empty());
     }
 }

@@ -66,7 +66,6 @@ pub struct Supervisor {
     pub(super) giving_up: Option<String>,
     pub(super) recovering: Option<RecoveryClock>,
     pub(super) spares: SpareStarts,
-    /// Number of the next round.
     pub(super) next_round: u64,
     /// The newest directory for logs that was asked for.
     pub(super) log_dir: Option<LogDir>,
@@ -100,7 +99,6 @@ pub(super) struct LogDir {
     pub(super) made: bool,
 }
 
-/// When spares are started.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SpareStarts {
     /// Spares that died in a row without one becoming warm.
@@ -113,13 +111,13 @@ impl Supervisor {
     /// Makes the supervisor of a run that begins. `kernels` are those that earlier launches of the run quarantined, as far as they
     /// are of the present worker program.
     pub fn new(settings: SupervisorSettings, kernels: KernelBook) -> Self {
-        let round = RoundState::new(Round(settings.first_round), String::new(), Time::ZERO);
+        let round = RoundState::new(Round(settings.run.first_round), String::new(), Time::ZERO);
         Self {
             now: Time::ZERO,
             out: Vec::new(),
             phase: Phase::Gathering { check: Time::ZERO },
             nodes: NodeTable::new(settings.own),
-            workers: WorkerTable::new(settings.grace),
+            workers: WorkerTable::new(settings.run.grace),
             round,
             ledger: CheckpointLedger::default(),
             kernels: KernelRecords::new(kernels),
@@ -139,7 +137,7 @@ impl Supervisor {
             giving_up: None,
             recovering: None,
             spares: SpareStarts::default(),
-            next_round: settings.first_round,
+            next_round: settings.run.first_round,
             log_dir: None,
             term: 0,
             next_name: 0,
@@ -189,7 +187,7 @@ impl Supervisor {
             Input::RunDirAcquired(result) => self.run_dir_acquired(result),
             Input::CheckpointFound(result) => self.checkpoint_found(result),
             Input::CheckpointSetAside(result) => self.checkpoint_set_aside(result),
-            Input::CommitEnded { step, result, .. } => {
+            Input::CommitEnded { step, result } => {
                 self.ledger.commit_ended(step, result, now);
                 self.extend_commits();
             }
@@ -235,7 +233,7 @@ impl Supervisor {
             worker,
             stop,
             self.hang_check(),
-            self.inquiry_end(),
+            self.round.inquiry.as_ref().filter(|_| self.phase.is_under_way()).map(|inquiry| inquiry.until),
             self.next_spare(),
             self.next_look(),
             silence,
@@ -245,16 +243,6 @@ impl Supervisor {
         .into_iter()
         .flatten()
         .min()
-    }
-
-    /// Returns whether `Finish` was asked for: nothing more happens.
-    pub fn is_over(&self) -> bool {
-        self.phase == Phase::Over
-    }
-
-    /// Returns the name of the phase, for traces.
-    pub fn phase_name(&self) -> &'static str {
-        self.phase.name()
     }
 
     /// Does what is due in the present phase; returns whether more may be.
@@ -276,13 +264,9 @@ impl Supervisor {
         }
     }
 
-    fn is_paused(&self) -> bool {
-        matches!(self.phase, Phase::Paused { .. })
-    }
-
     /// Returns whether survivors keep their state.
     pub(super) fn reforms(&self) -> bool {
-        self.settings.on_failure == Recovery::Reform
+        self.settings.run.on_failure == Recovery::Reform
     }
 
     /// Returns whether the workers are to save and end.
@@ -383,11 +367,12 @@ impl Supervisor {
             attempt: self.round.attempt.clone(),
             restarts: self.record.restarts,
             // A death while the run is paused is charged when it goes on.
-            failures: self.budget.failures + u32::from(self.is_paused() && self.round.cause.is_some()),
+            failures: self.budget.failures
+                + u32::from(matches!(self.phase, Phase::Paused { .. }) && self.round.cause.is_some()),
             early_failures: self.budget.early_failures,
             proven: self.budget.proven,
             spare_deaths: self.spares.deaths,
-            micro_batches: self.micro_batches.facts(),
+            micro_batches: self.micro_batches.0,
             requests: self.requests_handled,
             resized: self.resized,
             paused: self.paused.is_some(),
@@ -410,6 +395,16 @@ impl Supervisor {
 
 #[cfg(test)]
 impl Supervisor {
+    /// Returns whether `Finish` was asked for: nothing more happens.
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// Returns the name of the phase, for traces.
+    pub fn phase_name(&self) -> &'static str {
+        self.phase.name()
+    }
+
     /// Counts again what the tables count; one sentence when they differ.
     pub(crate) fn recount(&self) -> Result<(), String> {
         self.workers.recount()

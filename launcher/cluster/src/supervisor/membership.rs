@@ -3,6 +3,7 @@
 use super::{
     budget::spare_backoff,
     effect::Effect,
+    group_budget::GroupBudget,
     input::{MembershipEnd, Time},
     limits::{CHECK_PERIOD, END_GRACE, FIND_WAIT_MAX, HALT_WAIT_MAX, NAME_BITS, TAKE_OVER_WAIT_MAX},
     machine::Supervisor,
@@ -12,7 +13,6 @@ use super::{
     round::RoundState,
     seating::NodeIndex,
     settings::RunJob,
-    words,
     worker_table::{Seat, Worker, WorkerPlace, slot},
 };
 use crate::rendezvous::NodeId;
@@ -26,20 +26,31 @@ use enn_common::{
 };
 use std::{path::PathBuf, time::Duration};
 
+/// Names of workers are told apart by the number of a membership at most up to this one: the other half is for later leaders.
+const TERM_OF_EPOCH_MAX: u32 = 1 << (u32::BITS - NAME_BITS - 1);
+
+fn leader_was_drained(host: &str) -> String {
+    format!("node {host}, which led the run, was drained")
+}
+
 impl Supervisor {
     /// This node leads a run that another one led.
     pub(super) fn begin_take_over(&mut self, snapshot: RunSnapshot) {
         self.successor = true;
         if self.runs_programs() {
             self.learn(snapshot.clone());
-            return self.take_over_group(&snapshot);
+            // All nodes begin anew.
+            self.successor = false;
+            self.programs.budget = GroupBudget::of_leader_before(snapshot.restarts, snapshot.early_failures, self.now);
+            self.phase = Phase::Gathering { check: self.next_check() };
+            return;
         }
         self.phase = Phase::TakingOver { until: TAKE_OVER_WAIT_MAX };
         self.out.push(Effect::AcquireRunDir);
         match &snapshot.drained {
-            Some(host) => self.round.regroup_reason = Some(words::leader_was_drained(host)),
+            Some(host) => self.round.regroup_reason = Some(leader_was_drained(host)),
             None => {
-                self.round.cause = Some(words::leader_lost());
+                self.round.cause = Some("the node that led the run was lost".into());
                 self.round.failed_at = Some(self.now);
             }
         }
@@ -100,16 +111,17 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn lock_not_taken(&mut self) {
-        self.abdicate(&words::lock_not_taken(TAKE_OVER_WAIT_MAX));
-    }
-
     pub(super) fn membership_formed(&mut self, epoch: Epoch, members: &[NodeId]) {
-        self.group_formed(members);
+        self.programs.members = members.to_vec();
+        if self.successor {
+            // Another successor may have led before, unheard of by all who are here: it had a membership with a smaller number.
+            let number = u32::try_from(epoch.number).unwrap_or(u32::MAX);
+            self.term = self.term.max(number.min(TERM_OF_EPOCH_MAX));
+        }
         let gone = self.nodes.formed(epoch, members, self.now);
         for node in gone {
             let host = self.nodes.index(node).map_or_else(String::new, |index| self.host(index));
-            self.lose_node(node, &host, &words::no_member());
+            self.lose_node(node, &host, "it takes no part in the run any more");
         }
         self.count_world();
     }
@@ -142,7 +154,7 @@ impl Supervisor {
             NodeEvent::Inventory(_) | NodeEvent::SnapshotWritten { .. } => {}
             NodeEvent::Unfit { reason } => {
                 let host = self.host(index);
-                self.warn(words::node_unfit(&host, &reason));
+                self.warn(format!("node {host} cannot take part: {reason}"));
             }
             NodeEvent::Started { worker, pid } => self.worker_started(worker, pid),
             NodeEvent::StartFailed { worker, error } => self.start_failed(worker, error),
@@ -195,7 +207,7 @@ impl Supervisor {
             let facts = self.run_facts();
             self.send(index, NodeCommand::JoinRun(Box::new(facts)));
         }
-        if is_new && self.successor {
+        if is_new && self.successor && !self.nodes.was_lost(node) {
             self.adopt(index, inventory);
         } else if is_new {
             self.take_back(index, inventory);
@@ -212,21 +224,38 @@ impl Supervisor {
             let snapshot = Box::new(self.snapshot());
             self.send(index, NodeCommand::ReplicateSnapshot(snapshot));
         }
-        // Workers that were given up when the node was taken for lost.
-        let strange = inventory.living.iter().map(|living| living.worker);
-        let strange: Vec<WorkerId> = strange.filter(|worker| self.workers.get(*worker).is_none()).collect();
-        if !strange.is_empty() {
-            self.send(index, NodeCommand::Stop { workers: strange, kill_after: Duration::ZERO });
+        self.end_given_up(index, inventory);
+    }
+
+    /// Ends the workers of a node that were given up when it was taken for lost. Their devices are free when they have settled.
+    fn end_given_up(&mut self, node: NodeIndex, inventory: &Inventory) {
+        let given_up = inventory.living.iter().filter(|living| self.workers.get(living.worker).is_none());
+        let given_up: Vec<LivingWorker> = given_up.cloned().collect();
+        let workers: Vec<WorkerId> = given_up.iter().map(|living| living.worker).collect();
+        if workers.is_empty() {
+            return;
+        }
+        self.send(node, NodeCommand::Stop { workers, kill_after: Duration::ZERO });
+        if self.runs_programs() {
+            return;
+        }
+        for living in given_up {
+            let seat = living.seat.map_or((self.round.number, Rank(0)), |seat| (Round(seat.round), Rank(seat.rank)));
+            let place = WorkerPlace::Dismissed { round: seat.0, rank: seat.1 };
+            // The journal has its end, so that it gets no process number.
+            let mut worker = Worker::new(living.worker, slot(node, living.local_rank), place, self.now);
+            worker.ending = true;
+            self.workers.add(worker);
         }
     }
 
     fn run_facts(&self) -> RunFacts {
-        let (config, staged) = match &self.settings.job {
+        let (config, staged) = match &self.settings.run.job {
             RunJob::Train { staged, config, .. } => (config.clone(), staged.clone()),
             RunJob::Predict { staged, .. } => (String::new(), staged.clone()),
             RunJob::Init { .. } | RunJob::Program => (String::new(), PathBuf::new()),
         };
-        RunFacts { run_dir: self.settings.run_dir.clone(), config, staged }
+        RunFacts { run_dir: self.settings.run.run_dir.clone(), config, staged }
     }
 
     /// Takes the workers of a node back that was out of reach, if nothing has followed from its loss yet. Where all are back, nothing failed.
@@ -252,7 +281,8 @@ impl Supervisor {
         let was_first = back.iter().any(|living| self.round.first_failure == Some(living.worker));
         if was_first && self.workers.count_seated() == self.round.world {
             self.round.forget_failure();
-            self.round.regroup_reason = Some(words::node_is_back(&inventory.host));
+            let host = &inventory.host;
+            self.round.regroup_reason = Some(format!("node {host} was out of reach, and is back with its workers"));
         }
     }
 
@@ -261,7 +291,7 @@ impl Supervisor {
         if let Some(snapshot) = inventory.snapshot.as_ref().filter(|snapshot| snapshot.is_newer_than(&self.learned)) {
             if let (Some(host), None) = (&snapshot.drained, &self.learned.drained) {
                 self.round.forget_failure();
-                self.round.regroup_reason = Some(words::leader_was_drained(host));
+                self.round.regroup_reason = Some(leader_was_drained(host));
             }
             self.learn((**snapshot).clone());
         }
@@ -345,7 +375,7 @@ impl Supervisor {
                 continue;
             }
             let page = WorkerProgress { worker: *id, phase: 0, step: 0, waited: Duration::ZERO, idle: Duration::ZERO };
-            let error = words::node_lost(host, reason);
+            let error = format!("its node {host} was lost: {reason}");
             self.workers.edit(*id, |worker| _ = worker.error.get_or_insert(error));
             // How a process ended on a node that is gone is not known.
             let exit = WorkerExit { code: None, signal: None, late: Duration::ZERO, page };
@@ -361,8 +391,7 @@ impl Supervisor {
         let workers = &self.workers;
         let silent = self.nodes.silent(self.settings.agent_silence_max, self.now, |node| workers.is_any_on(node));
         for node in silent {
-            let reason = words::node_stuck();
-            self.expel(node, reason);
+            self.expel(node, "its agent does nothing, though its connection stands".to_owned());
         }
     }
 
@@ -394,7 +423,7 @@ impl Supervisor {
             MembershipEnd::Stopped { by } => {
                 self.part_from_all();
                 if !self.is_stopping() && !self.is_ending() {
-                    self.journal(EventKind::GaveUp { reason: words::run_was_stopped(&by) });
+                    self.journal(EventKind::GaveUp { reason: format!("the run was stopped: {by}") });
                     self.signalled(StopSignal::Terminate, StopSignal::Terminate.name(), false);
                 }
             }
@@ -429,7 +458,7 @@ impl Supervisor {
     fn part_from_all(&mut self) {
         let others: Vec<(NodeId, String)> = self.nodes.others().map(|node| (node.id, node.host.clone())).collect();
         for (node, host) in others {
-            self.lose_node(node, &host, &words::nodes_meet_no_more());
+            self.lose_node(node, &host, "the nodes meet no more");
         }
     }
 
@@ -440,7 +469,7 @@ impl Supervisor {
             left.filter(|node| *node != NodeIndex::OWN && !self.workers.is_any_on(*node)).collect();
         for node in left {
             if let Some(node) = self.nodes.dismiss(node) {
-                let command = NodeCommand::LeaveRun { why: words::drained() };
+                let command = NodeCommand::LeaveRun { why: "it was drained (enn drain)".into() };
                 self.out.push(Effect::Send { node, command });
             }
         }
@@ -457,9 +486,11 @@ impl Supervisor {
                 continue;
             }
             if let Err(reason) = self.drain(&host) {
-                self.warn(words::not_drained_after_loss(&host, &reason));
+                self.warn(format!("node {host} is not drained, as was asked before the head was lost: {reason}"));
             }
         }
+        // Those who have left need not be remembered: should they come again, they may stay.
+        self.request_handled();
     }
 
     /// Returns the phase in which the workers have the usual time to leave the round.

@@ -12,7 +12,7 @@ const GROW_AFTER_MAX: u64 = GROW_AFTER << 10;
 
 /// The parts, and when fewer are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct MicroBatchPlan(MicroBatchFacts);
+pub(super) struct MicroBatchPlan(pub(super) MicroBatchFacts);
 
 impl Default for MicroBatchPlan {
     fn default() -> Self {
@@ -24,11 +24,6 @@ impl MicroBatchPlan {
     /// Goes on from where the leader before was.
     pub(super) fn of_leader_before(facts: MicroBatchFacts) -> Self {
         if facts.split == 0 { Self::default() } else { Self(facts) }
-    }
-
-    /// Returns all of it, for the next leader.
-    pub(super) fn facts(self) -> MicroBatchFacts {
-        self.0
     }
 
     /// Returns the number of parts for the round that begins.
@@ -89,7 +84,7 @@ mod tests {
         // The round was not left yet.
         plan.exhausted(4, 9_001);
         assert_eq!(plan.split(), 8);
-        assert_eq!(MicroBatchPlan::of_leader_before(plan.facts()), plan);
+        assert_eq!(MicroBatchPlan::of_leader_before(plan.0), plan);
     }
 
     proptest! {

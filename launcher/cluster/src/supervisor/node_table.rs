@@ -42,13 +42,15 @@ pub(super) struct NodeEntry {
 }
 
 /// The nodes, and who takes part.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct NodeTable {
     own: NodeId,
     nodes: BTreeMap<NodeIndex, NodeEntry>,
     by_id: BTreeMap<NodeId, NodeIndex>,
     next: u32,
     leaving: BTreeSet<NodeIndex>,
+    /// Nodes whose workers were given up with them.
+    lost: BTreeSet<NodeId>,
     /// The present membership; `None`: the nodes have to agree.
     epoch: Option<Epoch>,
     /// The last membership.
@@ -74,19 +76,7 @@ pub(super) enum Welcome {
 
 impl NodeTable {
     pub(super) fn new(own: NodeId) -> Self {
-        Self {
-            own,
-            nodes: BTreeMap::new(),
-            by_id: BTreeMap::new(),
-            next: 1,
-            leaving: BTreeSet::new(),
-            epoch: None,
-            last_epoch: Epoch::default(),
-            awaited: BTreeSet::new(),
-            since: Time::ZERO,
-            is_over: false,
-            silence_check: Time::ZERO,
-        }
+        Self { own, next: 1, ..Self::default() }
     }
 
     /// The nodes agreed; returns known nodes that are no members any more.
@@ -151,7 +141,13 @@ impl NodeTable {
         let index = self.by_id.remove(&id)?;
         self.nodes.remove(&index);
         let was_leaving = self.leaving.remove(&index);
+        self.lost.insert(id);
         Some(LostNode { index, was_leaving })
+    }
+
+    /// Returns whether the node was lost once.
+    pub(super) fn was_lost(&self, id: NodeId) -> bool {
+        self.lost.contains(&id)
     }
 
     pub(super) fn get(&self, index: NodeIndex) -> Option<&NodeEntry> {
@@ -221,7 +217,6 @@ impl NodeTable {
         staying.filter_map(|(index, _)| self.room(*index)).collect()
     }
 
-    /// Returns the room on a node.
     pub(super) fn room(&self, index: NodeIndex) -> Option<NodeRoom> {
         let NodeEntry { workers, workers_max, .. } = *self.nodes.get(&index)?;
         Some(NodeRoom { node: index, workers, workers_max })

@@ -50,6 +50,25 @@ pub(super) enum LoadingStep {
 }
 
 impl Phase {
+    /// Returns whether the workers of a round work in it.
+    pub(super) fn is_under_way(&self) -> bool {
+        matches!(self, Self::Starting | Self::Running | Self::Regrouping { .. } | Self::Saving { .. })
+    }
+
+    /// Returns whether all workers are to end.
+    pub(super) fn is_last(&self) -> bool {
+        matches!(self, Self::Stopping { .. } | Self::HandingOff { .. } | Self::Closing { .. } | Self::Over)
+    }
+
+    /// Returns whether no other phase follows but `Over`.
+    pub(super) fn is_ending(&self) -> bool {
+        matches!(self, Self::HandingOff { .. } | Self::Closing { .. } | Self::Over)
+    }
+}
+
+#[cfg(test)]
+impl Phase {
+    /// Returns the name, for traces.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::TakingOver { .. } => "TakingOver",
@@ -68,33 +87,5 @@ impl Phase {
             Self::Closing { .. } => "Closing",
             Self::Over => "Over",
         }
-    }
-
-    /// Returns whether the workers of a round work in it.
-    pub(super) fn is_under_way(&self) -> bool {
-        match self {
-            Self::Starting | Self::Running | Self::Regrouping { .. } | Self::Saving { .. } => true,
-            Self::TakingOver { .. }
-            | Self::Gathering { .. }
-            | Self::Loading { .. }
-            | Self::Halting { .. }
-            | Self::Deciding { .. }
-            | Self::Seating { .. }
-            | Self::Paused { .. }
-            | Self::Stopping { .. }
-            | Self::HandingOff { .. }
-            | Self::Closing { .. }
-            | Self::Over => false,
-        }
-    }
-
-    /// Returns whether all workers are to end.
-    pub(super) fn is_last(&self) -> bool {
-        matches!(self, Self::Stopping { .. } | Self::HandingOff { .. } | Self::Closing { .. } | Self::Over)
-    }
-
-    /// Returns whether no other phase follows but `Over`.
-    pub(super) fn is_ending(&self) -> bool {
-        matches!(self, Self::HandingOff { .. } | Self::Closing { .. } | Self::Over)
     }
 }

@@ -18,10 +18,3 @@ pub(super) struct ProgramRun {
     /// The membership was told that the round is over.
     pub(super) is_closed: bool,
 }
-
-impl ProgramRun {
-    /// A worker was started, or is gone.
-    pub(super) fn forget(&mut self, worker: WorkerId) {
-        self.unstarted.remove(&worker);
-    }
-}

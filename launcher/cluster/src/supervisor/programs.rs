@@ -6,7 +6,7 @@
 
 use super::{
     effect::{Effect, RunEnd},
-    group_budget::{GroupBudget, GroupDecision, GroupLimits},
+    group_budget::GroupDecision,
     input::{MembershipEnd, Time},
     limits::NAME_BITS,
     machine::Supervisor,
@@ -17,13 +17,13 @@ use super::{
     settings::Contract,
     worker_table::{Seat, Worker, WorkerPlace, slot},
 };
-use crate::{rendezvous::NodeId, transport};
+use crate::transport;
 use enn_common::{
     failure::Failure,
     id::{Rank, Round, WorkerId},
     wire::{
         node::{RoundEnd, RunEnd as GroupRunEnd},
-        node_agent::{Epoch, Inventory, NodeCommand, RunSnapshot, StopSignal},
+        node_agent::{Epoch, Inventory, NodeCommand, StopSignal},
     },
 };
 use std::collections::BTreeSet;
@@ -34,22 +34,7 @@ const TERM_BITS: u32 = u32::BITS - NAME_BITS;
 impl Supervisor {
     /// Returns whether the workers are any programs.
     pub(super) fn runs_programs(&self) -> bool {
-        match self.settings.contract {
-            Contract::Env => true,
-            Contract::Broker | Contract::Script => false,
-        }
-    }
-
-    /// This node leads a run of programs that another one led: all nodes begin anew.
-    pub(super) fn take_over_group(&mut self, snapshot: &RunSnapshot) {
-        self.successor = false;
-        self.programs.budget = GroupBudget::of_leader_before(snapshot.restarts, snapshot.early_failures, self.now);
-        self.phase = Phase::Gathering { check: self.next_check() };
-    }
-
-    /// The nodes agreed on these members, by rank.
-    pub(super) fn group_formed(&mut self, members: &[NodeId]) {
-        self.programs.members = members.to_vec();
+        matches!(self.settings.run.contract, Contract::Env(_))
     }
 
     /// The nodes have to agree again: each ends its workers first.
@@ -71,7 +56,7 @@ impl Supervisor {
 
     /// Nothing more is heard of a worker.
     pub(super) fn forget_program(&mut self, worker: WorkerId) {
-        self.programs.forget(worker);
+        self.programs.unstarted.remove(&worker);
         self.workers.remove(worker);
     }
 
@@ -122,13 +107,6 @@ impl Supervisor {
         id
     }
 
-    /// A node started a program.
-    pub(super) fn program_started(&mut self, id: WorkerId, pid: u32) {
-        self.workers.edit(id, |worker| worker.pid = Some(pid));
-        self.programs.forget(id);
-        self.round.progress_at = self.now;
-    }
-
     /// A worker failed: it is looked at whether it had met the others.
     pub(super) fn group_failed(&mut self, round: Round, failure: Box<Failure>) {
         let is_first = self.programs.failure.is_none() && !self.programs.is_closed;
@@ -148,7 +126,7 @@ impl Supervisor {
 
     /// Returns when the round is over because no worker makes progress.
     pub(super) fn group_hangs_at(&self) -> Option<Time> {
-        let limit = self.settings.hang_timeout?;
+        let limit = self.settings.run.hang_timeout?;
         let ProgramRun { unstarted, failure, is_closed, .. } = &self.programs;
         let watched = self.phase == Phase::Running && unstarted.is_empty() && failure.is_none() && !is_closed;
         watched.then(|| self.round.progress_at + limit)
@@ -166,14 +144,9 @@ impl Supervisor {
     fn end_group(&mut self, end: RoundEnd) {
         // A round that the membership has ended already costs nothing.
         let Some(epoch) = self.nodes.epoch().filter(|_| self.phase == Phase::Running) else { return };
+        let Contract::Env(limits) = self.settings.run.contract else { return };
         self.programs.is_closed = true;
-        let limits = GroupLimits {
-            restarts_max: self.settings.max_restarts,
-            window: self.settings.restart_window,
-            backoff: self.settings.backoff,
-            retry_early: self.settings.retry_early,
-        };
-        match self.programs.budget.decide(self.now, limits) {
+        match self.programs.budget.decide(self.now, self.settings.run.max_restarts, limits) {
             GroupDecision::Restart { wait } => {
                 self.programs.budget.charge(self.now);
                 let number = self.programs.budget.restarts;

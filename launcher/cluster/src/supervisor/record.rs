@@ -22,7 +22,7 @@ pub(super) struct RunRecord {
     pub(super) reached: u64,
     /// Why the last state is lost, where that was noticed.
     pub(super) lost_state: Option<String>,
-    chunks: BTreeMap<u64, PredictedChunk>,
+    pub(super) chunks: BTreeMap<u64, PredictedChunk>,
     /// Rows of the chunks.
     pub(super) rows: u64,
 }
@@ -41,10 +41,6 @@ impl RunRecord {
     /// Returns the ranges of rows that are predicted.
     pub(super) fn predicted(&self) -> impl Iterator<Item = (u64, u64)> {
         self.chunks.values().map(|chunk| (chunk.start, chunk.end))
-    }
-
-    pub(super) fn take_chunks(&mut self) -> Vec<PredictedChunk> {
-        std::mem::take(&mut self.chunks).into_values().collect()
     }
 
     /// Returns the step of the newest checkpoint.

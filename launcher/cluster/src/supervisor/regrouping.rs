@@ -8,7 +8,6 @@ use super::{
     phase::Phase,
     seating::{self, NodeIndex},
     straggler_watch::PageLook,
-    words,
     worker_table::{Worker, WorkerPlace},
 };
 use enn_common::{event::EventKind, id::Rank, wire::node_agent::WorkerFlag};
@@ -29,31 +28,32 @@ impl Supervisor {
         }
         self.round.regroup_flag = true;
         self.flag_seated(WorkerFlag::Regroup, true);
-        self.phase = Phase::Regrouping { until: self.now + self.settings.regroup_wait };
+        self.phase = Phase::Regrouping { until: self.now + self.settings.run.regroup_wait };
         true
     }
 
     fn regroup_reason(&mut self) -> Option<String> {
         if self.paused.is_some() {
-            return Some(words::run_paused());
+            return Some("the run is paused".into());
         }
         // The leader's own node hands off the lead, also when no worker is on it.
         let has_to_leave = |node: &NodeIndex| *node == NodeIndex::OWN || self.workers.is_any_seated_on(*node);
         if let Some(node) = self.nodes.leaving().iter().copied().find(has_to_leave) {
-            return Some(words::node_drained(&self.host(node)));
+            return Some(format!("node {} is drained", self.host(node)));
         }
         let seated = self.workers.count_seated();
         if seated > self.world as usize {
-            return Some(words::goes_on_with(self.world, seated));
+            return Some(format!("the run goes on with {} workers instead of {seated}", self.world));
         }
         if let Some(worker) = self.round.evicted.and_then(|id| self.workers.get(id)) {
             let rank = worker.rank().unwrap_or(Rank(0));
-            return Some(words::spare_takes_seat(rank, worker.pid.unwrap_or(0)));
+            let pid = worker.pid.unwrap_or(0);
+            return Some(format!("a spare takes the seat of rank {rank} (pid {pid}), which the others wait for"));
         }
         let missing = self.world as usize - seated;
         let joining = if missing > 0 && self.workers.count_warm() > 0 { self.joining(missing) } else { 0 };
         if joining > 0 && (joining >= missing || self.workers.count_warming() == 0) {
-            return Some(words::workers_can_join(joining, missing));
+            return Some(format!("{joining} of {missing} missing workers can join"));
         }
         if self.micro_batches.split() > 1 { self.fewer_parts() } else { None }
     }
@@ -81,14 +81,14 @@ impl Supervisor {
         self.micro_batches.grow(step);
         let split = self.micro_batches.split();
         self.journal(EventKind::MicroBatchesGrown { round: self.round.number, split });
-        Some(words::memory_left(split))
+        Some(format!("no rank was short of memory for long; micro-batches are cut into {split} only"))
     }
 
     /// Returns when the pages are looked at next for a worker for which the others wait.
     pub(super) fn next_look(&self) -> Option<Time> {
         let quiet = self.phase == Phase::Running && self.reforms() && !self.is_stopping();
         let watched = quiet && self.workers.count_seated() > 1 && self.workers.all_ready();
-        watched.then(|| self.stragglers.next(self.settings.straggler_window, self.now))
+        watched.then(|| self.stragglers.next(self.settings.run.straggler_window, self.now))
     }
 
     /// Looks at the pages, when it is time.
@@ -96,13 +96,13 @@ impl Supervisor {
         if self.next_look().is_none_or(|at| at > self.now) {
             return;
         }
-        let look = |worker: &Worker| PageLook { worker: worker.id, step: worker.page.step, waited: worker.page.waited };
+        let look = |worker: &Worker| (worker.id, PageLook { step: worker.page.step, waited: worker.page.waited });
         let looks = self.workers.seated().map(look).collect();
         let Some(found) = self.stragglers.look(looks, self.now) else { return };
         let Some(worker) = self.workers.get(found.worker) else { return };
         let rank = worker.rank().unwrap_or(Rank(0));
         let pid = worker.pid.unwrap_or(0);
-        let evicted = self.settings.evict_stragglers && self.workers.count_warm() > 0;
+        let evicted = self.settings.run.evict_stragglers && self.workers.count_warm() > 0;
         if found.is_new || evicted {
             let round = self.round.number;
             let slower_by = found.slower_by;
@@ -130,7 +130,7 @@ impl Supervisor {
         let missing = (self.world as usize).saturating_sub(self.workers.count_seated());
         let nodes = self.nodes.len() - self.nodes.leaving().len();
         let standing = self.workers.count_warm() + self.workers.count_warming();
-        (self.settings.spares as usize * nodes + missing).saturating_sub(standing)
+        (self.settings.run.spares as usize * nodes + missing).saturating_sub(standing)
     }
 
     /// Starts the spares that are due.
@@ -157,7 +157,8 @@ impl Supervisor {
         let wait = budget::spare_backoff(self.spares.deaths);
         self.spares.not_before = wait.map(|wait| self.now + wait);
         if self.spares.deaths == budget::SPARE_DEATHS_MAX {
-            self.warn(words::spares_die(error));
+            let error = error.trim();
+            self.warn(format!("spares die before they are warm; no more are started: {error}"));
         }
     }
 }

@@ -3,7 +3,10 @@
 //! **Invariant:** a request is answered once, within `HOLD_MAX` and `REPLICATION_WAIT_MAX`. What was accepted outlives this leader, on
 //! any node that can take over.
 
-use super::{effect::RequestId, input::Time, words};
+use super::{
+    effect::{Effect, RequestId},
+    input::Time,
+};
 use crate::rendezvous::NodeId;
 use enn_common::wire::command::{Answer, Request};
 use std::{
@@ -15,6 +18,9 @@ use std::{
 pub(super) const HOLD_MAX: Duration = Duration::from_secs(5);
 /// Longest wait for the other nodes to acknowledge an accepted request. Both waits together are shorter than that of the control server.
 pub(super) const REPLICATION_WAIT_MAX: Duration = Duration::from_secs(3);
+
+/// Refusal of all that comes too late.
+pub(super) const LEADS_NO_MORE: &str = "the run is ending, or another node leads it";
 
 /// A request that was not looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,36 +42,14 @@ pub(super) struct AcceptedRequest {
     pub(super) until: Time,
 }
 
-/// An answer to a user.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct RequestAnswer {
-    pub(super) id: RequestId,
-    pub(super) answer: Answer,
-}
-
 /// All requests that are not answered.
 #[derive(Debug, Default)]
 pub(super) struct PendingRequests {
-    held: Vec<HeldRequest>,
-    accepted: BTreeMap<RequestId, AcceptedRequest>,
+    pub(super) held: Vec<HeldRequest>,
+    pub(super) accepted: BTreeMap<RequestId, AcceptedRequest>,
 }
 
 impl PendingRequests {
-    /// A user asks for something.
-    pub(super) fn hold(&mut self, held: HeldRequest) {
-        self.held.push(held);
-    }
-
-    /// Returns the requests that were not looked at, for another look.
-    pub(super) fn take_held(&mut self) -> Vec<HeldRequest> {
-        std::mem::take(&mut self.held)
-    }
-
-    /// A request was accepted; the answer waits for the nodes.
-    pub(super) fn accept(&mut self, id: RequestId, accepted: AcceptedRequest) {
-        self.accepted.insert(id, accepted);
-    }
-
     /// A node knows so many requests.
     pub(super) fn acknowledged(&mut self, node: NodeId, requests: u64) {
         for accepted in self.accepted.values_mut().filter(|accepted| accepted.requests <= requests) {
@@ -79,25 +63,21 @@ impl PendingRequests {
     }
 
     /// Returns the answers to the requests that all nodes know, or that have waited long enough.
-    pub(super) fn answers(&mut self, now: Time) -> Vec<RequestAnswer> {
+    pub(super) fn answers(&mut self, now: Time) -> Vec<Effect> {
         if self.accepted.is_empty() {
             return Vec::new();
         }
         let is_due = |accepted: &AcceptedRequest| accepted.unheard.is_empty() || accepted.until <= now;
         let due = self.accepted.extract_if(.., |_, accepted| is_due(accepted));
-        due.map(|(id, accepted)| RequestAnswer { id, answer: accepted.answer() }).collect()
+        due.map(|(id, accepted)| Effect::Answer { id, answer: accepted.answer() }).collect()
     }
 
     /// Returns the answers to all that is left: no request is served any more.
-    pub(super) fn close(&mut self) -> Vec<RequestAnswer> {
-        let reason = words::run_ending_or_led_elsewhere();
-        let refused = |held: HeldRequest| {
-            let answer = Answer::Refused { reason: reason.clone() };
-            RequestAnswer { id: held.id, answer }
-        };
+    pub(super) fn close(&mut self) -> Vec<Effect> {
+        let refused = |held: HeldRequest| rejection(held.id, LEADS_NO_MORE);
         let held = std::mem::take(&mut self.held).into_iter().map(refused);
         let accepted = std::mem::take(&mut self.accepted).into_iter();
-        held.chain(accepted.map(|(id, accepted)| RequestAnswer { id, answer: accepted.answer() })).collect()
+        held.chain(accepted.map(|(id, accepted)| Effect::Answer { id, answer: accepted.answer() })).collect()
     }
 
     /// Returns when a user must be answered.
@@ -107,9 +87,20 @@ impl PendingRequests {
     }
 }
 
+/// Returns the answer to a request that is refused.
+pub(super) fn rejection(id: RequestId, reason: impl Into<String>) -> Effect {
+    Effect::Answer { id, answer: Answer::Refused { reason: reason.into() } }
+}
+
 impl AcceptedRequest {
     fn answer(self) -> Answer {
-        Answer::Accepted { says: words::accepted(self.says, self.unheard.len()) }
+        let Self { says, unheard, .. } = self;
+        let unheard = unheard.len();
+        if unheard == 0 {
+            return Answer::Accepted { says };
+        }
+        let doubt = format!("{unheard} other nodes have not said that they know; ask again if this one dies");
+        Answer::Accepted { says: format!("{says} ({doubt})") }
     }
 }
 
@@ -123,7 +114,7 @@ mod tests {
         let mut accept = |id, requests, nodes: &[u64]| {
             let unheard = nodes.iter().copied().map(NodeId).collect();
             let until = Duration::from_secs(3);
-            pending.accept(RequestId(id), AcceptedRequest { says: "done".into(), requests, unheard, until });
+            pending.accepted.insert(RequestId(id), AcceptedRequest { says: "done".into(), requests, unheard, until });
         };
         accept(1, 4, &[1, 2, 3]);
         accept(2, 5, &[1, 2]);
@@ -131,14 +122,14 @@ mod tests {
         pending.acknowledged(NodeId(2), 4);
         pending.lose_node(NodeId(3));
         let answer = |says: &str| Answer::Accepted { says: says.into() };
-        let answered = |id, says: &str| RequestAnswer { id: RequestId(id), answer: answer(says) };
+        let answered = |id, says: &str| Effect::Answer { id: RequestId(id), answer: answer(says) };
         assert_eq!(pending.answers(Time::ZERO), [answered(1, "done")]);
         assert_eq!(pending.deadline(), Some(Duration::from_secs(3)));
         let late = pending.answers(Duration::from_secs(3));
-        assert!(matches!(&late[..], [RequestAnswer { answer: Answer::Accepted { says }, .. }]
+        assert!(matches!(&late[..], [Effect::Answer { answer: Answer::Accepted { says }, .. }]
             if says.starts_with("done (1 other nodes have not said")));
         assert_eq!(pending.deadline(), None);
-        pending.hold(HeldRequest { id: RequestId(3), request: Request::Pause {}, until: Time::ZERO });
-        assert!(matches!(&pending.close()[..], [RequestAnswer { id: RequestId(3), answer: Answer::Refused { .. } }]));
+        pending.held.push(HeldRequest { id: RequestId(3), request: Request::Pause {}, until: Time::ZERO });
+        assert!(matches!(&pending.close()[..], [Effect::Answer { id: RequestId(3), answer: Answer::Refused { .. } }]));
     }
 }

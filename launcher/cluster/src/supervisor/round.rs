@@ -5,7 +5,7 @@ use enn_common::id::{Rank, Round, WorkerId};
 use std::{collections::BTreeSet, path::PathBuf};
 
 /// The round under way, or the last one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RoundState {
     pub(super) number: Round,
     /// Name of the attempt, in which its workers write checkpoints.
@@ -60,7 +60,6 @@ pub(super) struct HangInquiry {
     pub(super) until: Time,
     /// Nodes that have not written them.
     pub(super) awaited: BTreeSet<NodeIndex>,
-    /// Directory of the stacks.
     pub(super) stacks: Option<PathBuf>,
 }
 
@@ -74,30 +73,7 @@ pub(super) struct DamagedCheckpoint {
 
 impl RoundState {
     pub(super) fn new(number: Round, attempt: String, now: Time) -> Self {
-        Self {
-            number,
-            attempt,
-            world: 0,
-            base: 0,
-            reached: 0,
-            ready: false,
-            survivors: false,
-            finished: 0,
-            stopped: false,
-            first_failure: None,
-            cause: None,
-            failed_at: None,
-            ended: false,
-            split: 1,
-            with_leavers: false,
-            evicted: None,
-            regroup_reason: None,
-            regroup_flag: false,
-            damaged: None,
-            progress_at: now,
-            hang_check: now,
-            inquiry: None,
-        }
+        Self { number, attempt, split: 1, progress_at: now, hang_check: now, ..Self::default() }
     }
 
     /// Notes which worker failed first, and when.

@@ -1,7 +1,6 @@
 //! The beginning of a round: from which state, and who has a seat.
 
 use super::{
-    budget::GiveUpReason,
     effect::{Effect, EffectKind},
     input::{FindFailure, FoundCheckpoint},
     limits::{FIND_WAIT_MAX, NAME_BITS},
@@ -10,7 +9,6 @@ use super::{
     round::{RecoveryClock, RoundState},
     seating::{self, NodeIndex, PlannedSeat, SeatLimits, Slot, Taker},
     settings::RunJob,
-    words,
     worker_table::{Seat, Worker, WorkerPlace},
 };
 use enn_common::{
@@ -41,7 +39,6 @@ struct RoundPlan {
     attempt: String,
     seats: Vec<GivenSeat>,
     world: u32,
-    /// Workers on each node.
     local_worlds: BTreeMap<NodeIndex, u32>,
     saving: bool,
 }
@@ -144,7 +141,9 @@ impl Supervisor {
             self.cannot_seat(seats.len(), limits.fewest);
             return true;
         }
-        if seats.iter().any(|seat| self.is_device_held(seat)) {
+        let is_device_held =
+            |seat: &PlannedSeat| !matches!(seat.taker, Taker::Kept(_)) && self.workers.is_being_left(seat.slot);
+        if seats.iter().any(is_device_held) {
             return false;
         }
         if kept {
@@ -175,13 +174,10 @@ impl Supervisor {
         error.iter().for_each(|error| self.effect_failed(EffectKind::MakeLogDir, error));
     }
 
-    /// Returns whether another process holds the device of a seat.
-    fn is_device_held(&self, seat: &PlannedSeat) -> bool {
-        !matches!(seat.taker, Taker::Kept(_)) && self.workers.is_being_left(seat.slot)
-    }
-
     fn cannot_seat(&mut self, seats: usize, needed: u32) {
-        let reason = GiveUpReason::NoRoom { seats, needed }.to_string();
+        let reason = format!(
+            "{needed} workers are needed, and there are devices for {seats}: processes that cannot be killed hold others"
+        );
         self.journal(EventKind::GaveUp { reason: reason.clone() });
         self.giving_up.get_or_insert(reason);
         self.save_before_failing();
@@ -190,8 +186,8 @@ impl Supervisor {
     /// Returns how many seats there are, and where.
     pub(super) fn seat_limits(&self) -> SeatLimits {
         // A run that was not to go on with fewer is not to when it was resized, or has lost a node, either.
-        let fixed = self.settings.workers_min >= self.settings.workers;
-        let fewest = if fixed { self.world } else { self.settings.workers_min.min(self.world) };
+        let fixed = self.settings.run.workers_min >= self.settings.workers;
+        let fewest = if fixed { self.world } else { self.settings.run.workers_min.min(self.world) };
         let rooms = seating::spread(&self.nodes.rooms(), self.world);
         SeatLimits { fewest, most: self.world, rooms, blocked: self.workers.blocked() }
     }
@@ -231,16 +227,15 @@ impl Supervisor {
     fn unseat_all_but(&mut self, seats: &[PlannedSeat]) {
         let kept = kept_by(seats);
         let standing = self.workers.seated().filter(|worker| worker.stands() && !kept.contains(&worker.id));
-        let ids: Vec<WorkerId> = standing.map(|worker| worker.id).collect();
-        self.unseat(&ids);
+        self.unseat(standing.map(|worker| worker.id).collect());
     }
 
     /// Dismisses workers that stand and lose their seats.
-    pub(super) fn unseat(&mut self, ids: &[WorkerId]) {
+    pub(super) fn unseat(&mut self, ids: Vec<WorkerId>) {
         let round = self.round.number;
         for id in ids {
-            self.dismiss(&[*id]);
-            self.workers.edit(*id, |worker| {
+            self.dismiss(vec![id]);
+            self.workers.edit(id, |worker| {
                 if let Some(rank) = worker.rank() {
                     worker.place = WorkerPlace::Dismissed { round, rank };
                 }
@@ -372,7 +367,7 @@ impl Supervisor {
     /// Returns what all assignments have in common. Each node fills in the address of the store and its number of threads.
     fn assignment(&self, plan: &RoundPlan) -> Assignment {
         let attempt = plan.attempt.clone();
-        let task = match &self.settings.job {
+        let task = match &self.settings.run.job {
             _ if self.runs_scripts() => WorkerTask::Script { attempt, source: self.state_source(plan) },
             RunJob::Train { .. } if plan.saving => WorkerTask::Save { attempt },
             RunJob::Train { staged, init, .. } => {
@@ -401,8 +396,8 @@ impl Supervisor {
             store_port: 0,
             device: self.settings.device.into(),
             threads: self.settings.threads,
-            run_dir: self.settings.run_dir.clone(),
-            kernels: self.kernels.quarantined(),
+            run_dir: self.settings.run.run_dir.clone(),
+            kernels: self.kernels.book.quarantined(),
             split: self.micro_batches.split(),
             task,
         }
@@ -474,12 +469,12 @@ impl Supervisor {
     }
 
     pub(super) fn logs(&self) -> PathBuf {
-        self.settings.run_dir.join("logs")
+        self.settings.run.run_dir.join("logs")
     }
 
     /// Returns what a process without a seat prepares for. When its round is over before it connects, a worker with one stands by, too.
     fn standby(&self, slot: Slot) -> Option<Standby> {
-        let RunJob::Train { staged, .. } = &self.settings.job else { return None };
+        let RunJob::Train { staged, .. } = &self.settings.run.job else { return None };
         (self.reforms() && !self.runs_scripts()).then(|| Standby {
             device: self.settings.device.into(),
             local_rank: slot.index.0,
@@ -487,7 +482,7 @@ impl Supervisor {
             store_host: String::new(),
             store_port: 0,
             threads: self.settings.threads,
-            run_dir: self.settings.run_dir.clone(),
+            run_dir: self.settings.run.run_dir.clone(),
             staged: staged.clone(),
         })
     }
@@ -496,8 +491,13 @@ impl Supervisor {
     pub(super) fn note_lost_state(&mut self) {
         if Some(self.record.reached) > self.record.saved() && self.record.reached > 0 {
             let shared = self.workers.seated().any(|worker| worker.seat().is_some_and(|seat| seat.share.is_some()));
-            let why = if shared { words::state_not_whole() } else { words::nobody_keeps_state() };
-            self.record.lost_state = Some(words::because(why, self.round.cause.as_deref()));
+            let why = if shared {
+                "the workers that are left do not keep all shares of it"
+            } else {
+                "no worker is left that keeps it"
+            };
+            let cause = self.round.cause.as_deref().and_then(|cause| cause.lines().next());
+            self.record.lost_state = Some(cause.map_or_else(|| why.to_owned(), |cause| format!("{why} ({cause})")));
         }
     }
 }

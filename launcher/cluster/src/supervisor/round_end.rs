@@ -1,17 +1,16 @@
 //! The end of a round: what it was, and what follows.
 
 use super::{
-    budget::{FailedRound, FailureDecision, GiveUpReason, RestartLimits},
+    budget::{FailedRound, FailureDecision, GiveUpReason},
     effect::Effect,
     input::Time,
     limits::{COMMIT_WAIT_MAX, FIND_WAIT_MAX},
     machine::Supervisor,
     phase::{LoadingStep, Phase},
     seating::NodeIndex,
-    words,
     worker_table::Worker,
 };
-use enn_common::{event::EventKind, id::WorkerId};
+use enn_common::event::EventKind;
 
 impl Supervisor {
     /// A round is under way.
@@ -81,7 +80,7 @@ impl Supervisor {
                 self.close();
             } else {
                 // A successor found nobody that the leader before had left in the round.
-                self.decide_after_failure(words::nobody_left());
+                self.decide_after_failure("no worker is left in the round".into());
             }
             return true;
         }
@@ -94,8 +93,8 @@ impl Supervisor {
                 return true;
             }
         }
-        let reason = self.round.regroup_reason.clone().unwrap_or_else(words::asked_to_leave);
-        self.round_left(reason);
+        let reason = self.round.regroup_reason.clone();
+        self.round_left(reason.unwrap_or_else(|| "the workers were asked to leave it".into()));
         if self.is_stopping() {
             self.save_and_end();
         } else {
@@ -173,9 +172,9 @@ impl Supervisor {
             progress: furthest > self.round.base,
             survivors: self.round.survivors,
         };
-        let policy = self.settings.on_failure;
+        let policy = self.settings.run.on_failure;
         self.budget = self.budget.with(failed, policy);
-        self.budget.decide(RestartLimits { max_restarts: self.settings.max_restarts, policy }, self.is_stopping())
+        self.budget.decide(policy, self.settings.run.max_restarts, self.is_stopping())
     }
 
     fn round_left(&mut self, reason: String) {
@@ -188,14 +187,14 @@ impl Supervisor {
             // A paused round was left before.
             return self.warn(cause);
         }
-        let restarts_left = self.settings.max_restarts.saturating_sub(self.budget.failures);
+        let restarts_left = self.settings.run.max_restarts.saturating_sub(self.budget.failures);
         self.journal(EventKind::RoundFailed { round: self.round.number, cause, restarting, restarts_left });
     }
 
     /// The run ends as failed; workers that keep the state of training save it first.
     pub(super) fn give_up(&mut self, cause: &str, reason: GiveUpReason) {
         self.round_failed(cause.to_owned(), false);
-        self.giving_up = Some(words::given_up(cause, &reason.to_string()));
+        self.giving_up = Some(format!("{cause}\n({reason})"));
         self.save_before_failing();
     }
 
@@ -205,7 +204,7 @@ impl Supervisor {
         self.request_handled();
         let count = self.workers.savers().len();
         if count > 0 {
-            self.warn(words::survivors_save(count));
+            self.warn(format!("{count} surviving workers save the state of training before the run ends"));
             self.ask_to_stop();
         }
         self.save_and_end();
@@ -281,8 +280,7 @@ impl Supervisor {
         let stays = |worker: &Worker| !leaving.contains(&worker.slot.node);
         if self.workers.whole_step(stays) == self.workers.whole_step(|_| true) {
             let to_leave = self.workers.seated().filter(|worker| worker.stands() && !stays(worker));
-            let ids: Vec<WorkerId> = to_leave.map(|worker| worker.id).collect();
-            self.unseat(&ids);
+            self.unseat(to_leave.map(|worker| worker.id).collect());
         }
     }
 

@@ -1,18 +1,17 @@
 //! Workers that are any program. One that has attached to the broker of its node can leave a round and join another one; that it has is a
 //! fact of the worker, which is known when it does. While one has not, a failure restarts all.
 
-use super::{
-    machine::Supervisor,
-    phase::Phase,
-    settings::Contract,
-    words,
-    worker_table::{WorkDone, Worker},
-};
+use super::{machine::Supervisor, phase::Phase, settings::Contract, worker_table::Worker};
 use enn_common::{id::WorkerId, wire::node_agent::NodeCommand};
+
+/// Returns how a sentence names a process.
+fn pid_words(pid: Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (pid {pid})"))
+}
 
 impl Supervisor {
     pub(super) fn runs_scripts(&self) -> bool {
-        self.settings.contract == Contract::Script
+        self.settings.run.contract == Contract::Script
     }
 
     /// Returns whether the survivors of a failure keep their state and go on in another round.
@@ -26,10 +25,15 @@ impl Supervisor {
             return None;
         }
         if self.round.finished > 0 {
-            return Some(words::some_finished(self.round.finished));
+            let finished = self.round.finished;
+            return Some(format!(
+                "{finished} workers have finished already, so that the others cannot go on without them"
+            ));
         }
         let detached = self.detached_script()?;
-        Some(words::not_attached(detached.rank()?, detached.pid))
+        let rank = detached.rank()?;
+        let pid = pid_words(detached.pid);
+        Some(format!("rank {rank}{pid} has not attached, so that no worker can be replaced while the others live"))
     }
 
     /// Returns a script of the round that has not attached, though it has started and the others do not wait for it.
@@ -45,12 +49,6 @@ impl Supervisor {
         self.reforms() && (!self.runs_scripts() || self.workers.seated().all(|worker| worker.connected.is_some()))
     }
 
-    /// A script ended with code 0.
-    pub(super) fn script_done(&mut self, id: WorkerId) {
-        let done = WorkDone { at: self.now, stopped: self.is_stopping() };
-        self.workers.edit(id, |worker| _ = worker.done.get_or_insert(done));
-    }
-
     /// The connection of a script ended. It lives on, and may attach again.
     pub(super) fn script_detached(&mut self, id: WorkerId, error: Option<String>) {
         let Some(worker) = self.workers.get(id).filter(|worker| worker.lives() && !worker.ending) else { return };
@@ -63,7 +61,8 @@ impl Supervisor {
             worker.has_to_connect = is_awaited;
         });
         if let Some(error) = error.filter(|_| !self.phase.is_last()) {
-            self.warn(words::detached(rank, pid, &error));
+            let who = rank.map_or_else(|| "a spare".to_owned(), |rank| format!("rank {rank}"));
+            self.warn(format!("{who}{} is not attached any more: {error}", pid_words(pid)));
         }
     }
 
@@ -80,14 +79,13 @@ impl Supervisor {
     /// Scripts that keep the state save it where they stand, and all end.
     pub(super) fn scripts_save_and_end(&mut self) {
         let standing = || self.workers.seated().filter(|worker| worker.stands());
-        let empty: Vec<WorkerId> =
-            standing().filter(|worker| worker.kept_step().is_none()).map(|worker| worker.id).collect();
+        let empty = standing().filter(|worker| worker.kept_step().is_none()).map(|worker| worker.id).collect();
         let savers: Vec<WorkerId> =
             standing().filter(|worker| worker.kept_step().is_some()).map(|worker| worker.id).collect();
         if savers.is_empty() {
             return self.close();
         }
-        self.unseat(&empty);
+        self.unseat(empty);
         for id in savers {
             self.workers.edit(id, |worker| worker.seat_mut().into_iter().for_each(|seat| seat.halted = None));
         }

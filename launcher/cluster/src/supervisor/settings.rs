@@ -1,5 +1,6 @@
 //! Settings of a run for its supervisor. `enn train`, prediction and `enn run` differ in these and in nothing else.
 
+use super::group_budget::GroupLimits;
 use crate::rendezvous::NodeId;
 use enn_common::config::train::{Precision, Recovery};
 use std::{path::PathBuf, time::Duration};
@@ -13,64 +14,62 @@ pub enum Contract {
     /// is done.
     Script,
     /// Any program that reads torchrun's environment: it is heard of by its output, its files and its end.
-    Env,
+    Env(GroupLimits),
 }
 
-/// Settings of a run.
+/// Settings of a run, as its launcher asks for it.
 #[derive(Debug, Clone)]
-pub struct SupervisorSettings {
+pub struct RunSettings {
     pub contract: Contract,
-    /// Node agent of the leader itself.
-    pub own: NodeId,
-    /// Host of the leader.
-    pub host: String,
-    /// Several nodes may take part: events name hosts.
-    pub several_nodes: bool,
-    /// Nodes needed, and wanted.
-    pub nodes_min: u32,
-    pub nodes_max: u32,
     /// Workers with which a round goes on at once; at least 1. A run whose size is fixed wants all of them.
     pub workers_min: u32,
-    /// Workers that the run was started with on this node; a run with `workers_min` of at least as many has a fixed size.
-    pub workers: u32,
     /// What happens after a failure. Only training re-forms.
     pub on_failure: Recovery,
-    /// Failures that are recovered from: without progress between them under `Reform`, in all under `Restart`.
+    /// Maximum number of recoveries: without a step between them under `Reform`, in all under `Restart`.
     pub max_restarts: u32,
-    /// Time within which the restarts of programs are counted; `None`: over the whole run.
-    pub restart_window: Option<Duration>,
-    /// Wait before the first restart of programs, doubled with each further one.
-    pub backoff: Duration,
-    /// Programs whose start failed twice in the same way are started again.
-    pub retry_early: bool,
     /// Spares of each node; only under `Reform`.
     pub spares: u32,
     /// A worker that the others wait for loses its seat to a warm spare.
     pub evict_stragglers: bool,
     /// Time between two looks at who waits for whom.
     pub straggler_window: Duration,
-    /// Time that workers have to leave a round at the same step.
+    /// Time that workers have to leave a round together when they are asked to: they finish a step first.
     pub regroup_wait: Duration,
     /// Time without progress of any worker after which one is taken for dead.
     pub hang_timeout: Option<Duration>,
     /// Time to finish the step and save after a request to stop.
     pub grace: Duration,
-    /// Longest silence of a node agent whose connection stands.
-    pub agent_silence_max: Duration,
     /// Number of the first round: 0, or one more than the last round of the run that is resumed.
     pub first_round: u64,
+    /// Run directory, absolute; logs go into it.
+    pub run_dir: PathBuf,
+    pub job: RunJob,
+}
+
+/// Settings of a supervisor: the run, and who leads it where.
+#[derive(Debug, Clone)]
+pub struct SupervisorSettings {
+    pub run: RunSettings,
+    /// Node agent of the leader itself.
+    pub own: NodeId,
+    /// Host of the leader.
+    pub host: String,
+    /// Several nodes may take part: events name hosts.
+    pub several_nodes: bool,
+    /// Nodes needed.
+    pub nodes_min: u32,
+    /// Workers that the run was started with on this node; a run with `workers_min` of at least as many has a fixed size.
+    pub workers: u32,
+    /// Longest silence of a node agent whose connection stands.
+    pub agent_silence_max: Duration,
     /// Identifies this launch among those in the same run directory; part of each attempt's name.
     pub launch: String,
-    /// Run directory, absolute.
-    pub run_dir: PathBuf,
     /// Address of the store in which the workers meet, `host:port`, for the journal; empty where there is none.
     pub store: String,
     /// "cpu" or "cuda".
     pub device: &'static str,
     /// Intra-op threads per worker.
     pub threads: u32,
-    /// What the workers do.
-    pub job: RunJob,
 }
 
 /// What the workers of a run do.
@@ -84,15 +83,12 @@ pub enum RunJob {
         /// Digest of the run's configuration file, for the other nodes.
         config: String,
     },
-    /// Predict every row.
     Predict {
         staged: PathBuf,
         checkpoint: PathBuf,
         /// Directory for chunks.
         out: PathBuf,
-        /// Rows per chunk.
         chunk_rows: u64,
-        /// Rows in all.
         rows: u64,
         /// Row ranges that are complete already.
         done: Vec<(u64, u64)>,

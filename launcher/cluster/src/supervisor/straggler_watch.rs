@@ -20,11 +20,13 @@ const SILENT_WINDOWS: u32 = 60;
 /// Control page of a worker at one look.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct PageLook {
-    pub(super) worker: WorkerId,
     pub(super) step: u64,
     /// Time waited for others since the round began.
     pub(super) waited: Duration,
 }
+
+/// Control pages of all workers of a round at one look.
+pub(super) type PageLooks = BTreeMap<WorkerId, PageLook>;
 
 /// A worker that makes the others wait.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,7 +41,7 @@ pub(super) struct Straggler {
 /// Looks so far.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct StragglerWatch {
-    before: Option<(Time, Vec<PageLook>)>,
+    before: Option<(Time, PageLooks)>,
     suspect: Option<Suspect>,
 }
 
@@ -61,7 +63,7 @@ impl StragglerWatch {
     }
 
     /// Takes a look; returns the worker that is too slow, once enough windows in a row said so.
-    pub(super) fn look(&mut self, looks: Vec<PageLook>, now: Time) -> Option<Straggler> {
+    pub(super) fn look(&mut self, looks: PageLooks, now: Time) -> Option<Straggler> {
         let before = self.before.replace((now, looks));
         let (began, before) = before?;
         let (_, after) = self.before.as_ref()?;
@@ -83,27 +85,21 @@ impl StragglerWatch {
     }
 }
 
-fn by_worker(looks: &[PageLook]) -> BTreeMap<WorkerId, &PageLook> {
-    looks.iter().map(|look| (look.worker, look)).collect()
-}
-
 /// Returns the number of steps that all did.
-fn steps(before: &[PageLook], after: &[PageLook]) -> u64 {
-    let before = by_worker(before);
-    let done = |look: &PageLook| before.get(&look.worker).map_or(0, |known| look.step.saturating_sub(known.step));
-    after.iter().map(done).min().unwrap_or(0)
+fn steps(before: &PageLooks, after: &PageLooks) -> u64 {
+    let done = |worker, look: &PageLook| before.get(worker).map_or(0, |known| look.step.saturating_sub(known.step));
+    after.iter().map(|(worker, look)| done(worker, look)).min().unwrap_or(0)
 }
 
 /// Returns the worker that waits least, when the others wait much longer, and its time per step over theirs.
-fn slowest(before: &[PageLook], after: &[PageLook], window: Duration) -> Option<(WorkerId, f64)> {
+fn slowest(before: &PageLooks, after: &PageLooks, window: Duration) -> Option<(WorkerId, f64)> {
     let window = window.as_secs_f64();
-    let before = by_worker(before);
     let mut shares: Vec<(WorkerId, f64)> = after
         .iter()
-        .filter_map(|look| {
-            let known = before.get(&look.worker)?;
+        .filter_map(|(worker, look)| {
+            let known = before.get(worker)?;
             let waited = look.waited.saturating_sub(known.waited).as_secs_f64();
-            Some((look.worker, (waited / window).clamp(0.0, 1.0)))
+            Some((*worker, (waited / window).clamp(0.0, 1.0)))
         })
         .collect();
     shares.sort_by(|(_, one), (_, other)| one.total_cmp(other));
@@ -147,7 +143,7 @@ mod tests {
 
         fn look(&mut self) -> Option<Straggler> {
             let looks = (0..).zip(&self.waited);
-            let looks = looks.map(|(id, waited)| PageLook { worker: WorkerId(id), step: self.step, waited: *waited });
+            let looks = looks.map(|(id, waited)| (WorkerId(id), PageLook { step: self.step, waited: *waited }));
             self.watch.look(looks.collect(), self.at)
         }
 

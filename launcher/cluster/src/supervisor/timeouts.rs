@@ -3,12 +3,14 @@
 use super::{
     hang::{self, HangFinding, Pulse},
     input::Time,
-    limits::{COMMIT_WAIT_MAX, CONNECT_WAIT_MIN, FIND_WAIT_MAX, HALT_WAIT_MAX, KILLED_WAIT_MAX, STACKS_WAIT_MAX},
+    limits::{
+        COMMIT_WAIT_MAX, CONNECT_WAIT_MIN, FIND_WAIT_MAX, HALT_WAIT_MAX, KILLED_WAIT_MAX, STACKS_WAIT_MAX,
+        TAKE_OVER_WAIT_MAX,
+    },
     machine::Supervisor,
     phase::Phase,
     round::HangInquiry,
     seating::NodeIndex,
-    words,
     worker_table::{Overdue, Worker, WorkerPlace},
 };
 use enn_common::{
@@ -24,18 +26,22 @@ use std::{collections::BTreeSet, path::PathBuf};
 /// A hang is looked for this often within its limit at most.
 const HANG_CHECKS: u32 = 16;
 
+fn checkpoints_not_found() -> String {
+    format!("no answer within {} s; does the disk hang?", FIND_WAIT_MAX.as_secs())
+}
+
 impl Supervisor {
-    /// Does what is due.
     pub(super) fn time_up(&mut self) {
         self.lose_silent_nodes();
         if self.stop_by.is_some_and(|at| at <= self.now) && !self.phase.is_last() {
-            self.warn(words::not_ended_in_time(self.settings.grace));
+            let grace = self.settings.run.grace.as_secs_f64();
+            self.warn(format!("workers did not end within {grace:.1} s and were killed"));
             self.note_unsaved();
             self.kill_all();
         }
         if self.finding.is_some_and(|until| until <= self.now) {
             self.finding = None;
-            self.abdicate(&words::checkpoints_not_found(FIND_WAIT_MAX));
+            self.abdicate(&checkpoints_not_found());
         }
         if self.phase.is_under_way() {
             self.look_for_stragglers();
@@ -69,7 +75,10 @@ impl Supervisor {
     fn phase_over(&mut self) {
         let check = self.next_check();
         match self.phase.clone() {
-            Phase::TakingOver { .. } => self.lock_not_taken(),
+            Phase::TakingOver { .. } => {
+                let limit = TAKE_OVER_WAIT_MAX.as_secs();
+                self.abdicate(&format!("its directory was not to be had within {limit} s"));
+            }
             // Others have deadlines there; it is only looked again.
             Phase::Gathering { .. } => self.phase = Phase::Gathering { check },
             Phase::Deciding { .. } => self.phase = Phase::Deciding { check },
@@ -77,34 +86,34 @@ impl Supervisor {
                 self.give_up_dismissed();
                 self.phase = Phase::Seating { check, kept };
             }
-            Phase::Loading { .. } => self.checkpoints_unusable(words::checkpoints_not_found(FIND_WAIT_MAX), false),
-            Phase::Regrouping { .. } => self.leave(words::not_left_together()),
+            Phase::Loading { .. } => self.checkpoints_unusable(checkpoints_not_found(), false),
+            Phase::Regrouping { .. } => self.leave("the workers did not leave it together".into()),
             Phase::Halting { killed: false, .. } => self.kill_those_who_stay(),
             Phase::Halting { killed: true, .. } => {
-                let late: Vec<WorkerId> = self.workers.not_standing().map(|worker| worker.id).collect();
-                self.give_up_workers(&late);
+                self.give_up_workers(self.workers.not_standing().map(|worker| worker.id).collect());
                 self.phase = Phase::Halting { until: self.now + KILLED_WAIT_MAX, killed: true };
             }
             Phase::Stopping { killed: false, .. } => {
-                self.kill_living();
+                self.kill(self.workers.living());
                 self.phase = Phase::Stopping { until: self.now + KILLED_WAIT_MAX, killed: true };
             }
             Phase::Stopping { killed: true, .. } => {
-                self.give_up_living();
+                self.give_up_workers(self.workers.living());
                 self.phase = Phase::Stopping { until: self.now + KILLED_WAIT_MAX, killed: true };
             }
             Phase::HandingOff { .. } => {
-                self.give_up_living();
+                self.give_up_workers(self.workers.living());
                 self.phase = Phase::HandingOff { until: self.now + KILLED_WAIT_MAX, handed_off: true };
             }
             Phase::Closing { commits_until, .. } if !self.workers.are_gone() => {
-                self.give_up_living();
+                self.give_up_workers(self.workers.living());
                 self.phase = Phase::Closing { workers_until: self.now + KILLED_WAIT_MAX, commits_until };
             }
             Phase::Closing { .. } => {
-                let wait = self.commit_wait();
-                let dir = &self.settings.run_dir;
-                self.record.lost_state.get_or_insert_with(|| words::commit_not_answered(dir, wait));
+                let wait = self.commit_wait().as_secs_f64();
+                let dir = self.settings.run.run_dir.display();
+                let lost = || format!("the disk of {dir} did not take it within {wait:.0} s; does it hang?");
+                self.record.lost_state.get_or_insert_with(lost);
                 self.finish();
             }
             Phase::Starting | Phase::Running | Phase::Saving { .. } | Phase::Paused { .. } | Phase::Over => {}
@@ -118,9 +127,10 @@ impl Supervisor {
             let rank = worker.rank();
             let is_seated = matches!(worker.place, WorkerPlace::Seat(_));
             if overdue == Overdue::DoesNotEnd {
-                self.warn(words::finished_but_alive(rank));
+                let name = rank.map_or_else(|| "a spare".to_owned(), |rank| format!("rank {rank}"));
+                self.warn(format!("{name} finished but did not end; it was killed"));
                 self.workers.edit(id, |worker| worker.forgiven = true);
-                self.kill(&[id]);
+                self.kill(vec![id]);
                 continue;
             }
             self.workers.edit(id, |worker| _ = worker.error.get_or_insert_with(|| overdue.words()));
@@ -134,37 +144,26 @@ impl Supervisor {
             return self.group_hangs_at();
         }
         let limit = self.patience().filter(|_| self.round.inquiry.is_none())?;
-        let check = self.round.hang_check;
-        match self.phase {
+        let check = Some(self.round.hang_check).filter(|_| self.phase.is_under_way())?;
+        if matches!(self.phase, Phase::Starting | Phase::Saving { .. }) {
             // While the round starts a newcomer may hang though others come further.
-            Phase::Starting | Phase::Saving { .. } => Some(check),
-            Phase::Running | Phase::Regrouping { .. } if self.workers.all_ready() => {
-                Some(check.max(self.round.progress_at + limit))
-            }
+            Some(check)
+        } else if self.workers.all_ready() {
+            Some(check.max(self.round.progress_at + limit))
+        } else {
             // Scripts attach, and become ready, while others work.
-            Phase::Running | Phase::Regrouping { .. } => self.runs_scripts().then_some(check),
-            Phase::TakingOver { .. }
-            | Phase::Gathering { .. }
-            | Phase::Loading { .. }
-            | Phase::Halting { .. }
-            | Phase::Deciding { .. }
-            | Phase::Seating { .. }
-            | Phase::Paused { .. }
-            | Phase::Stopping { .. }
-            | Phase::HandingOff { .. }
-            | Phase::Closing { .. }
-            | Phase::Over => None,
+            self.runs_scripts().then_some(check)
         }
     }
 
     /// Returns how long workers have until they are killed, when they are told to stop now.
     pub(super) fn grace_left(&self) -> Time {
-        self.stop_by.map_or(self.settings.grace, |by| by.saturating_sub(self.now))
+        self.stop_by.map_or(self.settings.run.grace, |by| by.saturating_sub(self.now))
     }
 
     /// Returns the time without a sign of life after which a worker is taken for dead.
     pub(super) fn patience(&self) -> Option<Time> {
-        let limit = self.settings.hang_timeout;
+        let limit = self.settings.run.hang_timeout;
         if let Phase::Saving { patience } = self.phase { Some(limit.unwrap_or(patience).min(patience)) } else { limit }
     }
 
@@ -179,9 +178,9 @@ impl Supervisor {
         let pulses: Vec<Pulse> = self.workers.not_standing().filter_map(|worker| self.pulse(worker)).collect();
         // A saver that writes is as slow as its disk.
         let writes = matches!(self.phase, Phase::Saving { .. }) && pulses.iter().any(Pulse::writes);
-        let limit = if writes { self.settings.hang_timeout } else { self.patience() };
+        let limit = if writes { self.settings.run.hang_timeout } else { self.patience() };
         let Some(limit) = limit else {
-            self.round.hang_check = self.now + self.settings.grace;
+            self.round.hang_check = self.now + self.settings.run.grace;
             return;
         };
         // A report may be here before the page that shows the same progress.
@@ -204,11 +203,6 @@ impl Supervisor {
             self.send(*node, NodeCommand::CollectStacks { round, limit });
         }
         self.round.inquiry = Some(HangInquiry { hung, until: self.now + limit, awaited, stacks: None });
-    }
-
-    /// Returns when stacks are not waited for any more.
-    pub(super) fn inquiry_end(&self) -> Option<Time> {
-        self.round.inquiry.as_ref().filter(|_| self.phase.is_under_way()).map(|inquiry| inquiry.until)
     }
 
     /// Answer to `CollectStacks`.
@@ -257,10 +251,14 @@ impl Supervisor {
         self.journal(EventKind::HangDetected { round: self.round.number, seconds, stacks });
         let what = phase.words();
         let alone = !ready && !matches!(phase, WorkerPhase::Collective | WorkerPhase::Rendezvous);
-        let error = if alone { words::newcomer_hangs(idle, what) } else { words::no_progress(idle, what, step) };
+        let error = if alone {
+            format!("made no progress for {seconds:.0} s while {what}, before it was ready")
+        } else {
+            format!("made no progress for {seconds:.0} s, nor did the others, while {what} (step {step})")
+        };
         self.workers.edit(worker, |worker| _ = worker.error.get_or_insert(error));
         // It would not hear a SIGTERM.
-        self.kill(&[worker]);
+        self.kill(vec![worker]);
         self.workers.edit(worker, |worker| worker.ending = true);
         self.fail_living(worker);
     }
@@ -270,50 +268,40 @@ impl Supervisor {
         if let Phase::Saving { .. } = self.phase
             && let Some(rank) = self.workers.not_standing().find_map(Worker::rank)
         {
-            self.record.lost_state = Some(words::not_saved_in_time(rank, self.settings.grace));
+            let grace = self.settings.run.grace.as_secs_f64();
+            self.record.lost_state = Some(format!("rank {rank} kept it and did not save it within {grace:.0} s"));
         }
     }
 
     /// Kills the workers that did not leave the round in time.
     fn kill_those_who_stay(&mut self) {
         let late: Vec<WorkerId> = self.workers.not_standing().map(|worker| worker.id).collect();
+        let limit = HALT_WAIT_MAX.as_secs();
         for id in &late {
             self.workers.edit(*id, |worker| {
                 worker.forgiven |= worker.done.is_some();
-                worker.error.get_or_insert_with(|| words::not_left_in_time(HALT_WAIT_MAX));
+                worker.error.get_or_insert_with(|| format!("did not leave the round within {limit} s of its end"));
             });
         }
-        self.kill(&late);
+        self.kill(late);
         self.phase = Phase::Halting { until: self.now + KILLED_WAIT_MAX, killed: true };
-    }
-
-    /// Kills all workers.
-    pub(super) fn kill_living(&mut self) {
-        let living: Vec<WorkerId> = self.workers.living().map(|worker| worker.id).collect();
-        self.kill(&living);
-    }
-
-    fn give_up_living(&mut self) {
-        let living: Vec<WorkerId> = self.workers.living().map(|worker| worker.id).collect();
-        self.give_up_workers(&living);
     }
 
     /// Nobody waits for workers any more that lost their seat long ago.
     fn give_up_dismissed(&mut self) {
-        let dismissed = |worker: &&Worker| worker.ending || !worker.lives();
-        let late: Vec<WorkerId> = self.workers.living().filter(dismissed).map(|worker| worker.id).collect();
-        self.give_up_workers(&late);
+        let dismissed = |worker: &Worker| worker.ending || !worker.lives();
+        let mut late = self.workers.living();
+        late.retain(|id| self.workers.get(*id).is_some_and(dismissed));
+        self.give_up_workers(late);
     }
 
     /// Goes on without workers whose nodes should have reported their end, or that they cannot be killed.
-    fn give_up_workers(&mut self, ids: &[WorkerId]) {
+    fn give_up_workers(&mut self, ids: Vec<WorkerId>) {
         for id in ids {
-            let Some(worker) = self.workers.get(*id) else { continue };
-            if worker.lives() {
-                let pid = worker.pid.unwrap_or(0);
-                self.worker_unkillable(*id, pid);
-            } else {
-                self.worker_settled(*id, WorkerEvidence::default());
+            match self.workers.get(id) {
+                Some(worker) if worker.lives() => self.worker_unkillable(id, worker.pid.unwrap_or(0)),
+                Some(_) => self.worker_settled(id, WorkerEvidence::default()),
+                None => {}
             }
         }
     }
@@ -321,7 +309,7 @@ impl Supervisor {
     /// Returns the longest wait for commits under way, counted from the last progress of one. A run that is to stop waits no longer for a
     /// disk that hangs than for its workers.
     fn commit_wait(&self) -> Time {
-        if self.is_stopping() { self.settings.grace.min(COMMIT_WAIT_MAX) } else { COMMIT_WAIT_MAX }
+        if self.is_stopping() { self.settings.run.grace.min(COMMIT_WAIT_MAX) } else { COMMIT_WAIT_MAX }
     }
 
     /// Commits under way have come further: they get their time anew.

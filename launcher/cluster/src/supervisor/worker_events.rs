@@ -7,8 +7,7 @@ use super::{
     machine::Supervisor,
     phase::Phase,
     seating::NodeIndex,
-    words,
-    worker_table::{Worker, WorkerPlace},
+    worker_table::{WorkDone, Worker, WorkerPlace},
 };
 use enn_common::{
     event::EventKind,
@@ -24,10 +23,12 @@ use std::time::Duration;
 impl Supervisor {
     /// A node started a process.
     pub(super) fn worker_started(&mut self, id: WorkerId, pid: u32) {
-        if self.runs_programs() {
-            return self.program_started(id, pid);
-        }
         self.workers.edit(id, |worker| worker.pid = Some(pid));
+        if self.runs_programs() {
+            self.programs.unstarted.remove(&id);
+            self.round.progress_at = self.now;
+            return;
+        }
         let Some(worker) = self.workers.get(id) else { return };
         let local_rank = worker.slot.index;
         let host = self.host(worker.slot.node);
@@ -59,7 +60,7 @@ impl Supervisor {
             Some(rank) => self.failed(id, &worker.evidence(rank, WorkerEvidence::default())),
             None => {
                 self.spare_lost(&error);
-                self.warn(words::no_spare(&error));
+                self.warn(format!("no spare: {error}"));
             }
         }
     }
@@ -76,7 +77,7 @@ impl Supervisor {
     pub(super) fn connection_refused(&mut self, reason: &str) {
         // Late connections of a round that is being ended say nothing.
         if matches!(self.phase, Phase::Starting | Phase::Running) && !self.is_stopping() {
-            self.warn(words::refused(reason));
+            self.warn(format!("refused: {reason}"));
         }
     }
 
@@ -99,7 +100,8 @@ impl Supervisor {
         let WorkerExit { code, signal, late, .. } = exit;
         self.workers.edit(id, |worker| worker.exit = Some(exit));
         if self.runs_scripts() && code == Some(0) {
-            self.script_done(id);
+            let done = WorkDone { at: self.now, stopped: self.is_stopping() };
+            self.workers.edit(id, |worker| _ = worker.done.get_or_insert(done));
         }
         let Some(worker) = self.workers.get(id) else { return };
         let forgiven = worker.forgiven || code == Some(0);
@@ -111,7 +113,7 @@ impl Supervisor {
         if let Some(rank) = rank.filter(|_| leaves) {
             // Before anything else: the others may wait for it in a collective.
             self.round.note_failure(id, self.now);
-            self.leave(words::rank_ended(rank));
+            self.leave(format!("rank {rank} ended"));
         }
         // The end of a process whose start is not in the journal is not, either.
         if let (Some((round, rank)), Some(pid)) = (seat, pid) {
@@ -164,7 +166,7 @@ impl Supervisor {
                 let evidence = worker.evidence(Rank(worker.slot.index.0), evidence);
                 self.quarantine_blamed(&evidence);
                 if !told_to_end && !worker.unkillable {
-                    let error = worker.error.clone().unwrap_or(evidence.stderr);
+                    let error = worker.error.clone().unwrap_or(evidence.last.stderr);
                     self.spare_lost(&error);
                 }
             }
@@ -177,7 +179,11 @@ impl Supervisor {
             return;
         };
         let host = self.host(worker.slot.node);
-        self.warn(words::survives_kill(pid, &host));
+        let place = if host.is_empty() { String::new() } else { format!(" on {host}") };
+        self.warn(format!(
+            "process {pid}{place} does not end after SIGKILL (is it frozen, or does its disk hang?); the run goes on without it \
+             and its device"
+        ));
         self.workers.edit(id, |worker| worker.unkillable = true);
         let Some(rank) = worker.rank().filter(|_| !self.runs_programs()) else { return };
         self.round.reached = self.round.reached.max(worker.page.step);
@@ -212,11 +218,10 @@ impl Supervisor {
             return self.leave(reason.lines().next().unwrap_or_default().to_owned());
         }
         if let Some(obstacle) = self.obstacle().filter(|_| self.reforms()) {
-            self.warn(words::all_restart(&obstacle));
+            self.warn(format!("all workers restart: {obstacle}"));
         }
         self.phase = Phase::Stopping { until: self.now + KILLED_WAIT_MAX, killed: false };
-        let all: Vec<WorkerId> = self.workers.living().map(|worker| worker.id).collect();
-        self.send_workers(all, |workers| NodeCommand::Stop { workers, kill_after: END_GRACE });
+        self.send_workers(self.workers.living(), |workers| NodeCommand::Stop { workers, kill_after: END_GRACE });
         // A worker ends itself at once when its connection closes, however deep it waits in a collective.
         self.send_all(&NodeCommand::DisconnectAll);
     }
@@ -256,7 +261,7 @@ impl Supervisor {
             self.out.push(Effect::DigestProgram);
         }
         self.record_kernels(false);
-        let quarantined = self.kernels.quarantined();
+        let quarantined = self.kernels.book.quarantined();
         self.broadcast(ToWorker::Kernels(Box::new(quarantined)));
     }
 
@@ -283,44 +288,36 @@ impl Supervisor {
 
     /// Makes a worker end that has something to say, or may have.
     pub(super) fn send_away(&mut self, id: WorkerId) {
-        self.end_workers(&[id], |workers| NodeCommand::Stop { workers, kill_after: END_GRACE });
+        self.end_worker(id, |workers| NodeCommand::Stop { workers, kill_after: END_GRACE });
     }
 
     /// Makes workers end of which nothing is needed any more.
-    pub(super) fn dismiss(&mut self, ids: &[WorkerId]) {
-        for id in ids {
-            let worker = *id;
-            self.end_workers(&[worker], |_| NodeCommand::Dismiss { worker, kill_after: END_GRACE });
+    pub(super) fn dismiss(&mut self, ids: Vec<WorkerId>) {
+        for worker in ids {
+            self.end_worker(worker, |_| NodeCommand::Dismiss { worker, kill_after: END_GRACE });
         }
     }
 
-    /// Kills workers.
-    pub(super) fn kill(&mut self, ids: &[WorkerId]) {
-        let living = ids.iter().copied().filter(|id| self.workers.get(*id).is_some_and(Worker::lives));
-        let living: Vec<WorkerId> = living.collect();
-        self.send_workers(living, |workers| NodeCommand::Stop { workers, kill_after: Duration::ZERO });
+    pub(super) fn kill(&mut self, mut ids: Vec<WorkerId>) {
+        ids.retain(|id| self.workers.get(*id).is_some_and(Worker::lives));
+        self.send_workers(ids, |workers| NodeCommand::Stop { workers, kill_after: Duration::ZERO });
     }
 
-    fn end_workers(&mut self, ids: &[WorkerId], command: impl Fn(Vec<WorkerId>) -> NodeCommand) {
-        for id in ids {
-            let may_end = self.workers.get(*id).is_some_and(|worker| worker.lives() && !worker.ending);
-            if may_end {
-                self.workers.edit(*id, |worker| worker.ending = true);
-                self.send_workers([*id], &command);
-            }
+    fn end_worker(&mut self, id: WorkerId, command: impl Fn(Vec<WorkerId>) -> NodeCommand) {
+        if self.workers.get(id).is_some_and(|worker| worker.lives() && !worker.ending) {
+            self.workers.edit(id, |worker| worker.ending = true);
+            self.send_workers([id], command);
         }
     }
 
     /// Sets or clears a flag on the pages of all workers with a seat.
     pub(super) fn flag_seated(&mut self, flag: WorkerFlag, on: bool) {
-        let seated = self.workers.seated_ids();
-        self.send_workers(seated, |workers| NodeCommand::SetFlag { workers, flag, on });
+        self.send_workers(self.workers.seated_ids(), |workers| NodeCommand::SetFlag { workers, flag, on });
     }
 
     /// Ends processes without a seat on these nodes; `None`: on all.
     pub(super) fn dismiss_spares(&mut self, node: Option<NodeIndex>) {
         let here = |worker: &&Worker| node.is_none_or(|node| worker.slot.node == node);
-        let spares: Vec<WorkerId> = self.workers.spares().filter(here).map(|worker| worker.id).collect();
-        self.dismiss(&spares);
+        self.dismiss(self.workers.spares().filter(here).map(|worker| worker.id).collect());
     }
 }

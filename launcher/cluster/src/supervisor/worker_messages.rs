@@ -1,20 +1,18 @@
 //! Messages of workers.
 
 use super::{
-    checkpoint_ledger::{ReportedShard, ShardReport, Snapshot},
     effect::{Effect, PredictedChunk},
     limits::WARNINGS_MAX,
     machine::{SpareStarts, Supervisor},
+    open_step::{ReportedShard, ShardReport, Snapshot},
     phase::Phase,
     round::DamagedCheckpoint,
     settings::RunJob,
-    words,
     worker_table::{WorkDone, WorkerPlace},
 };
 use enn_common::{
     event::EventKind,
     id::{Rank, Round, WorkerId},
-    kernels::Quarantine,
     wire::{
         message::{FromWorker, StagedShard},
         node_agent::{NodeCommand, StateShare},
@@ -51,57 +49,29 @@ impl Supervisor {
                 Some(seat) if seat == Round(round) => self.worker_halted(id, step, kept),
                 Some(_) => {}
             },
-            FromWorker::ShareKept { round, share, of } => {
-                if seat_round == Some(Round(round)) {
-                    self.share_kept(id, StateShare { index: share, of });
-                }
+            FromWorker::ShareKept { round, share, of } if seat_round == Some(Round(round)) => {
+                let share = Some(StateShare { index: share, of });
+                self.workers.edit(id, |worker| worker.seat_mut().into_iter().for_each(|seat| seat.share = share));
             }
+            FromWorker::ShareKept { .. } => {}
             FromWorker::KernelFaulted(fault) => self.kernel_faulted(rank, *fault),
             FromWorker::KernelRecovered { op, kernel, sig, step } => {
-                let entry = self.kernels.recovered(&op, &kernel, sig, step);
-                self.kernel_recovered(rank, entry);
+                if let Some(entry) = self.kernels.book.recover(&op, &kernel, sig, step).cloned() {
+                    self.write_kernels();
+                    self.journal(EventKind::KernelRecovered { rank, entry: Box::new(entry) });
+                }
             }
             FromWorker::KernelsRan(ops) => {
-                self.kernels.ran(ops);
+                self.kernels.book.ran(ops);
                 self.write_kernels();
             }
             FromWorker::ShardStaged(shard) => self.shard_staged(id, rank, is_now, *shard),
-            FromWorker::CheckpointDamaged { .. }
-            | FromWorker::OutOfMemory { .. }
-            | FromWorker::ShardWritten { .. }
-            | FromWorker::ShardFailed { .. }
-            | FromWorker::Ready { .. }
-            | FromWorker::ModelBuilt { .. }
-            | FromWorker::Stepped { .. }
-            | FromWorker::EpochEnded(_)
-            | FromWorker::Trained { .. }
-            | FromWorker::ChunkWritten { .. }
-            | FromWorker::PrecisionChosen { .. }
-            | FromWorker::StateReceived { .. }
-            | FromWorker::BatchChosen { .. }
-            | FromWorker::Decided { .. } => {
-                // What was said in a round that is over is of no interest.
+            // What was said in a round that is over is of no interest.
+            message => {
                 if is_now {
                     self.round_message(id, rank, message);
                 }
             }
-        }
-    }
-
-    /// A worker that leaves the round keeps this share of the state.
-    fn share_kept(&mut self, id: WorkerId, share: StateShare) {
-        self.workers.edit(id, |worker| {
-            if let Some(seat) = worker.seat_mut() {
-                seat.share = Some(share);
-            }
-        });
-    }
-
-    /// A kernel was tried again and was right.
-    fn kernel_recovered(&mut self, rank: Rank, entry: Option<Quarantine>) {
-        if let Some(entry) = entry {
-            self.write_kernels();
-            self.journal(EventKind::KernelRecovered { rank, entry: Box::new(entry) });
         }
     }
 
@@ -152,8 +122,10 @@ impl Supervisor {
             worker.warnings = worker.warnings.saturating_add(1);
             worker.warnings
         });
-        if let Some(message) = count.and_then(|count| words::warning(rank, message, count, WARNINGS_MAX)) {
-            self.warn(message);
+        match count {
+            Some(count) if count < WARNINGS_MAX => self.warn(format!("rank {rank}: {message}")),
+            Some(WARNINGS_MAX) => self.warn(format!("rank {rank}: {message} (its further warnings are left out)")),
+            Some(_) | None => {}
         }
     }
 
@@ -184,8 +156,8 @@ impl Supervisor {
         if by_itself && !self.is_stopping() && self.round.cause.is_none() {
             // It saw what the supervisor does not see, a collective that broke for instance.
             self.round.note_failure(id, self.now);
-            self.round.cause = Some(words::rank_left_by_itself(rank, step));
-            self.leave(words::rank_left(rank));
+            self.round.cause = Some(format!("rank {rank} left the round by itself, after {step} steps"));
+            self.leave(format!("rank {rank} left it"));
         }
     }
 
@@ -199,7 +171,7 @@ impl Supervisor {
         let round = self.round.number;
         let split = self.micro_batches.split();
         self.journal(EventKind::MicroBatchesSplit { round, split, rank, error });
-        let reason = words::out_of_memory(rank, split);
+        let reason = format!("rank {rank} ran out of memory; micro-batches are cut into {split}");
         self.round.regroup_reason = Some(reason.clone());
         self.leave(reason);
     }
@@ -305,7 +277,7 @@ impl Supervisor {
         if self.record.note_chunk(&chunk) {
             self.write(Effect::NoteChunk(chunk));
         }
-        let (before, rows_total) = match &self.settings.job {
+        let (before, rows_total) = match &self.settings.run.job {
             RunJob::Predict { done, rows, .. } => (done.iter().map(|(start, end)| end - start).sum(), *rows),
             RunJob::Train { .. } | RunJob::Init { .. } | RunJob::Program => (0, 0),
         };

@@ -33,12 +33,14 @@ const READY_WAIT_MAX: Duration = Duration::from_secs(900);
 /// WorkerPlace of a worker in the run.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum WorkerPlace {
-    /// It stands by.
     Spare,
     /// It has a seat in the present round, or in the one that is just over.
     Seat(Seat),
     /// It lost the seat that it had in this round, and is to end.
-    Dismissed { round: Round, rank: Rank },
+    Dismissed {
+        round: Round,
+        rank: Rank,
+    },
 }
 
 /// A seat in a round.
@@ -85,7 +87,6 @@ pub(super) struct PageReading {
     read_at: Time,
 }
 
-/// One worker process.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Worker {
     pub(super) id: WorkerId,
@@ -103,7 +104,6 @@ pub(super) struct Worker {
     pub(super) connected: Option<Time>,
     /// It has loaded all that it can without a seat.
     pub(super) warm: bool,
-    /// It entered a round.
     pub(super) entered: bool,
     pub(super) done: Option<WorkDone>,
     /// Error that it sent, or what is wrong with it.
@@ -147,17 +147,13 @@ impl Worker {
     }
 
     pub(super) fn seat(&self) -> Option<&Seat> {
-        match &self.place {
-            WorkerPlace::Seat(seat) if !self.unkillable => Some(seat),
-            WorkerPlace::Seat(_) | WorkerPlace::Spare | WorkerPlace::Dismissed { .. } => None,
-        }
+        let WorkerPlace::Seat(seat) = &self.place else { return None };
+        (!self.unkillable).then_some(seat)
     }
 
     pub(super) fn seat_mut(&mut self) -> Option<&mut Seat> {
-        match &mut self.place {
-            WorkerPlace::Seat(seat) if !self.unkillable => Some(seat),
-            WorkerPlace::Seat(_) | WorkerPlace::Spare | WorkerPlace::Dismissed { .. } => None,
-        }
+        let WorkerPlace::Seat(seat) = &mut self.place else { return None };
+        (!self.unkillable).then_some(seat)
     }
 
     pub(super) fn rank(&self) -> Option<Rank> {
@@ -175,20 +171,8 @@ impl Worker {
         seat.rewound.or(seat.halted)
     }
 
-    fn is_spare(&self) -> bool {
-        self.place == WorkerPlace::Spare && self.lives() && !self.ending && !self.unkillable
-    }
-
     fn candidate(&self) -> SeatCandidate {
         SeatCandidate { worker: self.id, slot: self.slot }
-    }
-
-    /// Returns how its process ended.
-    pub(super) fn exit_status(&self) -> Option<Exit> {
-        self.exit.as_ref().map(|exit| match (exit.code, exit.signal) {
-            (Some(code), _) => Exit::Code(code),
-            (None, signal) => Exit::Signal(signal.unwrap_or(Signal::SIGKILL as i32)),
-        })
     }
 
     /// Notes what its control page showed. A page older than its seat says nothing of the new round.
@@ -210,11 +194,13 @@ impl Worker {
     /// Returns what there is to classify it by, as the holder of its seat.
     pub(super) fn evidence(&self, rank: Rank, last: WorkerEvidence) -> FailureEvidence {
         let error = self.error.clone();
-        let exit = self.exit_status();
+        let exit = self.exit.as_ref().map(|exit| match (exit.code, exit.signal) {
+            (Some(code), _) => Exit::Code(code),
+            (None, signal) => Exit::Signal(signal.unwrap_or(Signal::SIGKILL as i32)),
+        });
         let done = self.done.is_some();
         let PageReading { phase, step, .. } = self.page;
-        let WorkerEvidence { stderr, first_launch } = last;
-        FailureEvidence { rank, error, exit, done, phase, step, first_launch, stderr }
+        FailureEvidence { rank, error, exit, done, phase, step, last }
     }
 
     /// Returns when the worker must have come further, and what it is accused of then.
@@ -320,7 +306,7 @@ impl WorkerIndex {
         if seat.is_some() && worker.done.is_some() {
             self.done = if on { self.done + 1 } else { self.done - 1 };
         }
-        let spare = worker.is_spare();
+        let spare = worker.place == WorkerPlace::Spare && worker.lives() && !worker.ending && !worker.unkillable;
         put(&mut self.warm, id, spare && worker.warm, on);
         put(&mut self.warming, id, spare && !worker.warm, on);
         put(&mut self.living, id, !worker.unkillable, on);
@@ -344,7 +330,6 @@ impl WorkerIndex {
     }
 }
 
-/// All worker processes.
 #[derive(Debug)]
 pub(super) struct WorkerTable {
     grace: Duration,
@@ -374,7 +359,6 @@ impl WorkerTable {
         self.workers.get(&id)
     }
 
-    /// Changes a worker.
     pub(super) fn edit<T>(&mut self, id: WorkerId, change: impl FnOnce(&mut Worker) -> T) -> Option<T> {
         let worker = self.workers.get_mut(&id)?;
         self.index.set(worker, self.grace, false);
@@ -402,15 +386,14 @@ impl WorkerTable {
     }
 
     /// Returns the workers whose end is waited for.
-    pub(super) fn living(&self) -> impl Iterator<Item = &Worker> {
-        self.pick(&self.index.living)
+    pub(super) fn living(&self) -> Vec<WorkerId> {
+        self.index.living.iter().copied().collect()
     }
 
     fn pick<'a>(&'a self, ids: &'a BTreeSet<WorkerId>) -> impl Iterator<Item = &'a Worker> {
         ids.iter().filter_map(|id| self.workers.get(id))
     }
 
-    /// Returns the workers on a node.
     pub(super) fn on(&self, node: NodeIndex) -> Vec<WorkerId> {
         self.index.by_node.get(&node).into_iter().flatten().copied().collect()
     }
@@ -445,11 +428,6 @@ impl WorkerTable {
     /// Returns whether all workers with a seat have left the round; so it is when none has one.
     pub(super) fn all_stand(&self) -> bool {
         self.index.not_standing.is_empty()
-    }
-
-    /// Returns whether a worker with a seat has not connected.
-    pub(super) fn is_any_unconnected(&self) -> bool {
-        self.seated().any(|worker| worker.lives() && worker.connected.is_none())
     }
 
     /// Returns whether all workers with a seat can do steps.

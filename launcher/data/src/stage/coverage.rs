@@ -16,13 +16,7 @@ pub enum UnseenCategories {
          hint: see that the column holds what it held in training; --allow-unseen predicts all the same",
         examples(unknown_values)
     )]
-    Most {
-        column: String,
-        unseen: u64,
-        /// Number of all values.
-        words: u64,
-        unknown_values: Vec<String>,
-    },
+    Most { column: String, unseen: u64, words: u64, unknown_values: Vec<String> },
     #[error(
         "target {column:?}: the model does not know the class of {unseen} of {words} rows{}, expected {}\n\
          hint: leave these rows out, or train with rows of these classes",

@@ -7,7 +7,6 @@ use crate::{Batch, ExportError, Model, Ports};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// A Python that has TensorRT.
 #[derive(Debug, Clone)]
 pub struct TensorRtPython {
     pub interpreter: PathBuf,

@@ -18,7 +18,6 @@ pub(super) enum NodeAttribute {
     Int(&'static str, i64),
     Ints(&'static str, Vec<i64>),
     Float(&'static str, f32),
-    /// An element type.
     Type(&'static str, DType),
 }
 

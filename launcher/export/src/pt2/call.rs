@@ -15,7 +15,6 @@ pub(super) enum CallArgument<'a> {
     Sizes(&'a [Dim]),
     Float(f64),
     Bool(bool),
-    /// An element type.
     Kind(DType),
     /// Text that is given by keyword only.
     Keyword(&'static str),

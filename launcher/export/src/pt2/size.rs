@@ -5,7 +5,6 @@ use enn_common::graph::{Dim, GraphValue as Tensor, Id};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
-/// Name of the symbol.
 const SYMBOL: &str = "s0";
 /// Spelling of the symbol in expressions.
 const SPELT: &str = "Symbol('s0', positive=True, integer=True)";

@@ -19,7 +19,6 @@ const SOFTMAX_AXES_MAX: usize = 5;
 pub(super) struct TensorFlowEmitter<'a> {
     graph: &'a Graph,
     pub(super) nodes: Nodes,
-    /// Name of each value.
     made: Vec<Option<NodeName>>,
     /// Name of the number of rows of a call, once it was requested.
     batch: Option<NodeName>,

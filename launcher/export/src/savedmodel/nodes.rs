@@ -21,7 +21,6 @@ const PRODUCER: u64 = 987;
 const INT32: u64 = 3;
 
 pub(super) enum AttrValue<'a> {
-    /// An element type.
     Kind(DType),
     /// The element type of a shape or axis.
     Sizes,

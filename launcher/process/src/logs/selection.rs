@@ -1,6 +1,5 @@
 //! A selection of logs to show.
 
-/// Which logs are shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSelection {
     /// The ranks to show; empty: all.

@@ -70,7 +70,6 @@ fn a_launcher_that_does_not_run_for_seven_seconds_costs_nothing() {
 }
 
 #[test]
-#[ignore = "a node that was cut off for longer than others wait for it is not taken in by the same process"]
 fn a_node_that_was_left_behind_is_taken_in_when_it_comes_back() {
     let (agents, _) = working("1:2", 2);
     agents.ask(&["chaos", "--partition", "127.0.0.2:9s"]);

@@ -20,7 +20,6 @@ use tch::Tensor;
 /// Threads on which Gloo runs collectives: two, so that a bucket is reduced while the next one is being copied.
 const GLOO_THREADS: i32 = 2;
 
-/// A backend of c10d.
 pub trait C10dBackend: Sized + Send {
     const NAME: &'static str;
     /// See [`ProcessGroup::flops_per_byte`].
@@ -35,7 +34,6 @@ pub trait C10dBackend: Sized + Send {
     }
 }
 
-/// A group of c10d.
 #[derive(Debug)]
 pub struct C10dGroup<B> {
     raw: RawGroup,

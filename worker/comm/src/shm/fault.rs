@@ -50,30 +50,18 @@ pub(super) struct CollectiveCall {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The process of `peer` is gone.
-    Died {
-        peer: u32,
-    },
+    Died { peer: u32 },
     /// `peer` left after what it thought was the last collective.
-    Left {
-        peer: u32,
-    },
-    PeerAborted {
-        peer: u32,
-    },
+    Left { peer: u32 },
+    /// The process of `peer` was told to cut the group.
+    PeerAborted { peer: u32 },
     /// Another rank gave up because of `peer`.
-    GivenUp {
-        peer: u32,
-    },
+    GivenUp { peer: u32 },
     /// `peer` did not come in time.
-    Silent {
-        peer: u32,
-    },
+    Silent { peer: u32 },
     /// `peer` called something else.
-    OutOfStep {
-        peer: u32,
-        mine: CollectiveCall,
-        theirs: CollectiveCall,
-    },
+    OutOfStep { peer: u32, mine: CollectiveCall, theirs: CollectiveCall },
+    /// This process was told to cut the group.
     Aborted,
 }
 

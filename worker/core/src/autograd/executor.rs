@@ -63,7 +63,6 @@ pub struct Request<'a> {
     pub observer: Option<&'a dyn Observe>,
 }
 
-/// Result of a step.
 pub struct StepOutput {
     /// Values that the code returned, or those of the replay.
     pub outputs: Vec<Raw>,

@@ -73,7 +73,6 @@ impl Program {
         self.recs.len() as u32 - 1
     }
 
-    /// Returns the number that the next value gets.
     pub(super) fn next(&self) -> Val {
         Val(self.vals.len() as u32)
     }

@@ -69,7 +69,6 @@ impl Breaker {
         self.retry.flatten().filter(|retry| *retry > step)
     }
 
-    /// Returns the state at `step`.
     pub(super) fn state_at(&self, step: u64) -> BreakerState {
         match self.retry {
             None => BreakerState::Closed,

@@ -69,7 +69,6 @@ impl Lower<'_> {
         self.ins[i]
     }
 
-    /// Shape of a value.
     pub fn shape(&self, id: Id) -> Vec<Dim> {
         self.graph.value(id).shape.clone()
     }
@@ -168,12 +167,10 @@ impl Lower<'_> {
         self.emit(Plain::Reshape { shape: shape.to_vec() }, &[x])
     }
 
-    /// Axes in another order.
     pub fn permute(&mut self, x: Id, axes: &[usize]) -> Result<Id, LowerError> {
         self.emit(Plain::Permute { axes: axes.to_vec() }, &[x])
     }
 
-    /// Swaps two axes.
     pub fn swapped(&mut self, x: Id, a: usize, b: usize) -> Result<Id, LowerError> {
         let mut axes: Vec<usize> = (0..self.rank(x)).collect();
         axes.swap(a, b);
@@ -202,7 +199,6 @@ impl Lower<'_> {
         self.emit(Plain::Gather { axis }, &[x, at])
     }
 
-    /// Reverses an axis.
     pub fn flipped(&mut self, x: Id, axis: usize) -> Result<Id, LowerError> {
         let size = self.size(x, axis)?;
         self.picked(x, axis, &(0..size.cast_signed()).rev().collect::<Vec<_>>())

@@ -37,7 +37,6 @@ pub mod vjp;
 pub use value::Meta;
 
 impl Op {
-    /// Returns the operation's name.
     pub fn name(&self) -> &'static str {
         self.row().name
     }
@@ -90,8 +89,7 @@ operations! {
     GradAdd => layout::grad_add;
     Detach => layout::detach;
     Flip => layout::flip;
-    LayerNorm, LayerNormBackward => norm::layer_norm;
-    RmsNorm, RmsNormBackward => norm::rms_norm;
+    LayerNorm, LayerNormBackward, RmsNorm, RmsNormBackward => norm::alone;
     AddNorm, AddNormBackward => norm::add_norm;
     GatedNorm, GatedNormBackward => norm::gated_norm;
     Softmax, SoftmaxBackward, LogSoftmax, LogSoftmaxBackward => norm::softmax;

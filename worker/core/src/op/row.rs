@@ -29,7 +29,6 @@ impl Launch<'_> {
     }
 }
 
-/// Results of a launch.
 pub type Launched = Result<Outs, OpErrorKind>;
 
 /// Whether a kernel takes the operands; if not, the reason.
@@ -228,7 +227,6 @@ pub struct OpRow<A: 'static = Op> {
     /// Number of floating-point operations of a call.
     pub flops: Flops<A>,
     pub traffic: Traffic,
-    /// How it is exported.
     pub export: Export<A>,
     /// Example calls for the tests.
     pub samples: fn(&mut SampleRng) -> Vec<Sample>,

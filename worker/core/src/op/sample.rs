@@ -31,10 +31,8 @@ pub enum Layout {
 /// One operand of an example call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Operand {
-    /// Sizes of the axes.
     pub shape: Vec<i64>,
     pub fill: Fill,
-    /// Memory layout.
     pub layout: Layout,
 }
 
@@ -62,7 +60,6 @@ impl SampleRng {
         (small, self.size(5, 7))
     }
 
-    /// A size in lo..=hi.
     pub fn size(&mut self, lo: i64, hi: i64) -> i64 {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         lo + ((self.0 >> 33) % (hi - lo + 1).max(1) as u64) as i64

@@ -37,7 +37,6 @@ macro_rules! operations {
         }
 
         impl Op {
-            /// Returns the operation's row.
             pub fn row(&self) -> &'static row::OpRow {
                 match self {
                     $($(Self::$operation(it) => &<$operation as row::Variant>::rows()[row::Operation::row_index(it)],)+)*

@@ -4,7 +4,6 @@ use smallvec::SmallVec;
 use std::rc::{Rc, Weak};
 use tch::{Device, Kind};
 
-/// Sizes of a tensor.
 pub type Shape = SmallVec<[i64; 5]>;
 
 /// A value of the program in single-assignment form.
@@ -74,11 +73,8 @@ impl Role {
 /// Shape, element type and device of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meta {
-    /// Sizes of the axes.
     pub shape: Shape,
-    /// Element type.
     pub kind: Kind,
-    /// Device of the tensor.
     pub device: Device,
 }
 
@@ -153,7 +149,6 @@ impl Tensor {
         self.0.val
     }
 
-    /// Shape, kind and device.
     pub fn meta(&self) -> &Meta {
         &self.0.meta
     }
@@ -170,7 +165,6 @@ impl Tensor {
         usize::try_from(at).ok().and_then(|at| shape.get(at)).copied().unwrap_or(1)
     }
 
-    /// Returns the element type.
     pub fn kind(&self) -> Kind {
         self.0.meta.kind
     }

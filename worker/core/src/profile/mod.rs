@@ -28,7 +28,6 @@ use trace::Trace;
 
 /// Steps before the first timed one: by then libraries have chosen their algorithms and memory is taken.
 const STEPS_BEFORE: u32 = 5;
-/// Steps that are timed.
 const STEPS_TIMED: u32 = 3;
 
 #[derive(Debug, thiserror::Error)]

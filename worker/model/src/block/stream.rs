@@ -18,7 +18,6 @@ pub struct NoState {
     name: String,
 }
 
-/// Prefix of the names.
 const PREFIX: &str = "stream.";
 
 /// One call of a stream: the states before it, and the states after it as far as they are computed.

@@ -18,29 +18,11 @@ const BETA_START: f64 = 5.0;
 /// The sum runs over j ≤ t (causal) or over all j (bidirectional: forward + backward − v).
 /// W_qvg is (3D, D): rows 0..D give q, D..2D give v, 2D..3D give g; W_o is (D, D); β is (H). No biases.
 #[derive(Debug, Clone)]
-pub struct GatedEma {
-    qvg: Linear,
-    out: Linear,
-    norm: Normalise,
-    decay: Decay,
-    width: i64,
-    heads: i64,
-    direction: Dir,
-}
+pub struct GatedEma(DecayingSum);
 
 impl GatedEma {
     pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, direction: Dir) -> Self {
-        let d = width.model;
-        let heads = width.heads;
-        pb.scoped(name, |pb| Self {
-            qvg: Linear::unbiased(pb, "qvg", d, 3 * d),
-            out: Linear::unbiased(pb, "out", d, d),
-            norm: Normalise::new(pb, "norm", width.norm, d),
-            decay: Decay::new(pb, heads),
-            width: d,
-            heads,
-            direction,
-        })
+        Self(DecayingSum::new(pb, name, ("qvg", 3), width, direction))
     }
 
     /// Maps (B, N, D) to (B, N, D). The causal direction also returns the state (B, H, D/H) after the last token.
@@ -50,39 +32,52 @@ impl GatedEma {
     /// # Errors
     /// When `x` is not (B, N, D), or a state is given to the bidirectional form.
     pub fn forward(&self, cx: &Cx, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Option<Tensor>), OpError> {
-        let d = self.width;
+        let d = self.0.width;
         let batch = x.dim(0);
         let tokens = x.dim(1);
-        let qvg = self.qvg.forward(cx, x)?;
+        let qvg = self.0.all.forward(cx, x)?;
         let qvg = functional::split(cx, &qvg, &[d, d, d], 2)?;
         let [q, v, g] = qvg.as_slice() else { unreachable!("split gives one part per size") };
-        let v = functional::reshape(cx, v, &[batch, tokens, self.heads, d / self.heads])?;
-        let (sums, state) = functional::retention_scan(cx, &v, &self.decay.lambda(cx)?, self.direction, state)?;
+        let v = functional::reshape(cx, v, &[batch, tokens, self.0.heads, d / self.0.heads])?;
+        let (sums, state) = functional::retention_scan(cx, &v, &self.0.lambda(cx)?, self.0.direction, state)?;
         let sums = functional::reshape(cx, &sums, &[batch, tokens, d])?;
-        let y = self.norm.gated_forward(cx, &sums, q, g)?;
-        Ok((self.out.forward(cx, &y)?, state))
+        let y = self.0.norm.gated_forward(cx, &sums, q, g)?;
+        Ok((self.0.out.forward(cx, &y)?, state))
     }
 }
 
-/// Decay of each head: λ = 1 − 2^(−clamp β), with a learned β (H).
+/// What the mixers that sum with a decay consist of.
 #[derive(Debug, Clone)]
-pub(super) struct Decay {
+pub(super) struct DecayingSum {
+    /// Makes queries, values and whatever else the mixer needs, one after the other.
+    pub(super) all: Linear,
+    pub(super) out: Linear,
+    pub(super) norm: Normalise,
+    /// β of each head, learned.
     beta: ParamId,
+    pub(super) width: i64,
+    pub(super) heads: i64,
+    pub(super) direction: Dir,
 }
 
-impl Decay {
-    pub(super) fn new(pb: &mut ParamBuilder, heads: i64) -> Self {
-        Self { beta: pb.param("beta", &[heads], Init::Value(beta_start(heads)), Group::NoDecay) }
+impl DecayingSum {
+    /// Makes the parameters; `all` is the name of the first projection and the number of its parts.
+    pub(super) fn new(pb: &mut ParamBuilder, name: &str, all: (&str, i64), width: Width, direction: Dir) -> Self {
+        let Width { model, heads, norm, .. } = width;
+        pb.scoped(name, |pb| Self {
+            all: Linear::unbiased(pb, all.0, model, all.1 * model),
+            out: Linear::unbiased(pb, "out", model, model),
+            norm: Normalise::new(pb, "norm", norm, model),
+            beta: pb.param("beta", &[heads], Init::Value(beta_start(heads)), Group::NoDecay),
+            width: model,
+            heads,
+            direction,
+        })
     }
 
-    /// Returns λ of each head (H).
+    /// Returns the decay of each head (H): λ = 1 − 2^(−clamp β).
     pub(super) fn lambda(&self, cx: &Cx) -> Result<Tensor, OpError> {
         functional::retention_decay(cx, &cx.param(self.beta), BETA_RANGE.0, BETA_RANGE.1)
-    }
-
-    /// Returns log λ of each head (H).
-    pub(super) fn log(&self, cx: &Cx) -> Result<Tensor, OpError> {
-        functional::log(cx, &self.lambda(cx)?)
     }
 }
 
@@ -140,7 +135,7 @@ mod tests {
     fn decay_per_head_is_that_of_its_beta() {
         let (layer, params) = layer(Dir::Causal);
         let cx = Cx::eval(&params);
-        let lambda = Vec::<f32>::try_from(layer.decay.lambda(&cx).unwrap().raw()).unwrap();
+        let lambda = Vec::<f32>::try_from(layer.0.lambda(&cx).unwrap().raw()).unwrap();
         // The initial β are 5 and 5.5.
         assert!((lambda[0] - (1.0 - 2.0_f32.powf(-5.0))).abs() < 1e-6);
         assert!((lambda[1] - (1.0 - 2.0_f32.powf(-5.5))).abs() < 1e-6);

@@ -4,7 +4,7 @@
 //! The layer consists of existing operations: chunks of 64 tokens are matrix products, and the state between chunks is
 //! computed by `retention_scan`, whose carries are at least f32. The bidirectional form is two causal passes.
 
-use super::{Linear, Normalise, Width, gated_ema::Decay};
+use super::{Width, gated_ema::DecayingSum};
 use enn_core::{
     autograd::{Cx, Tensor},
     error::OpError,
@@ -21,15 +21,7 @@ const CHUNK: i64 = 64;
 /// This is Σ_j λ^(t−j) (q_t·k_j) v_j over j ≤ t; the bidirectional form sums λ^|t−j| (q_t·k_j) v_j over all j. W_qkvg
 /// is (4D, D): rows 0..D give q, then k, v, g; W_o is (D, D); β is (H). There are no biases.
 #[derive(Debug, Clone)]
-pub struct Retention {
-    qkvg: Linear,
-    out: Linear,
-    norm: Normalise,
-    decay: Decay,
-    width: i64,
-    heads: i64,
-    direction: Dir,
-}
+pub struct Retention(DecayingSum);
 
 /// Queries, keys and values, (B,H,N,Dh) each.
 struct Heads {
@@ -41,17 +33,7 @@ struct Heads {
 impl Retention {
     /// Creates a layer for `direction`.
     pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, direction: Dir) -> Self {
-        let d = width.model;
-        let heads = width.heads;
-        pb.scoped(name, |pb| Self {
-            qkvg: Linear::unbiased(pb, "qkvg", d, 4 * d),
-            out: Linear::unbiased(pb, "out", d, d),
-            norm: Normalise::new(pb, "norm", width.norm, d),
-            decay: Decay::new(pb, heads),
-            width: d,
-            heads,
-            direction,
-        })
+        Self(DecayingSum::new(pb, name, ("qkvg", 4), width, direction))
     }
 
     /// Maps (B, N, D) to (B, N, D). The causal direction also returns the state (B, H, D/H, D/H) after the last token.
@@ -59,20 +41,20 @@ impl Retention {
     /// # Errors
     /// When `x` is not (B, N, D), or a state is given to the bidirectional form.
     pub fn forward(&self, cx: &Cx, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Option<Tensor>), OpError> {
-        let d = self.width;
+        let d = self.0.width;
         let batch = x.dim(0);
         let tokens = x.dim(1);
-        let dh = d / self.heads;
-        let all = self.qkvg.forward(cx, x)?;
+        let dh = d / self.0.heads;
+        let all = self.0.all.forward(cx, x)?;
         let all = functional::split(cx, &all, &[d, d, d, d], 2)?;
         let [q, k, v, g] = all.as_slice() else { unreachable!("split gives one part per size") };
         let split = |t: &Tensor| {
-            functional::transpose(cx, &functional::reshape(cx, t, &[batch, tokens, self.heads, dh])?, 1, 2)
+            functional::transpose(cx, &functional::reshape(cx, t, &[batch, tokens, self.0.heads, dh])?, 1, 2)
         };
         let k = functional::scale(cx, k, 1.0 / (dh as f64).sqrt())?;
         let heads = Heads { q: split(q)?, k: split(&k)?, v: split(v)? };
-        let rate = self.decay.log(cx)?;
-        let (y, state) = match self.direction {
+        let rate = functional::log(cx, &self.0.lambda(cx)?)?;
+        let (y, state) = match self.0.direction {
             Dir::Causal => {
                 let (y, state) = self.causal(cx, &heads, &rate, state)?;
                 (y, Some(state))
@@ -80,8 +62,8 @@ impl Retention {
             Dir::Bidirectional => (self.both(cx, &heads, &rate)?, None),
         };
         let y = functional::reshape(cx, &functional::transpose(cx, &y, 1, 2)?, &[batch, tokens, d])?;
-        let y = functional::silu_mul(cx, g, &self.norm.forward(cx, &y)?)?;
-        Ok((self.out.forward(cx, &y)?, state))
+        let y = functional::silu_mul(cx, g, &self.0.norm.forward(cx, &y)?)?;
+        Ok((self.0.out.forward(cx, &y)?, state))
     }
 
     /// Sums over earlier and over later tokens, with the token itself counted once.
@@ -127,8 +109,8 @@ impl Retention {
         state: Option<&Tensor>,
     ) -> Result<(Tensor, Tensor), OpError> {
         let batch = heads.q.dim(0);
-        let h = self.heads;
-        let dh = self.width / self.heads;
+        let h = self.0.heads;
+        let dh = self.0.width / self.0.heads;
         let count = if chunk == 0 { 0 } else { heads.q.dim(2) / chunk };
         let cut = |t: &Tensor| functional::reshape(cx, t, &[batch, h, count, chunk, dh]);
         let q = cut(&heads.q)?;

@@ -23,7 +23,6 @@ use tch::{Device, Kind, Tensor};
 
 /// Spreads from its mean of a number that no training row comes near.
 const FAR: f64 = 1e9;
-/// A number of no category.
 const NO_CATEGORY: f64 = 1e6;
 /// Rows in which the same is wrong with a part of the columns each; of a narrow table with one column.
 const SPOILED_ROWS_MAX: usize = 16;

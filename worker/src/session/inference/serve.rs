@@ -110,7 +110,9 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> R
             }
             ServeQuestion::Stream { rows } => {
                 let (x, mask) = inputs(input, rows, width)?;
-                let layout = layout.as_ref().ok_or_else(no_streams)?;
+                let no_streams = "rows of streams are asked for, and no streams were begun";
+                let refused = || SessionError::Refused { error: no_streams.to_owned() };
+                let layout = layout.as_ref().ok_or_else(refused)?;
                 let state = layout.numbers();
                 let before = get_numbers(input, rows.saturating_mul(state as u64)).map_err(SessionError::Pipe)?;
                 let view = View::inputs(rows as usize, width, &x, &mask)?;
@@ -124,10 +126,6 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> R
         }
     }
     Ok(())
-}
-
-fn no_streams() -> SessionError {
-    SessionError::Refused { error: "rows of streams are asked for, and no streams were begun".to_owned() }
 }
 
 /// The inputs that follow a question, and which of them are there.

@@ -32,7 +32,7 @@ pub struct Learner {
     pub precision: Precision,
     /// Whether blocks compute their activations again in the backward pass.
     pub recompute: bool,
-    sharding: &'static dyn Sharding,
+    pub sharding: &'static dyn Sharding,
 }
 
 /// Everything that the code of a step reads; the rest of a [`Learner`] is the executor's.
@@ -185,11 +185,6 @@ impl Learner {
             self.executor.reset();
         }
         Ok(())
-    }
-
-    /// Makes this rank answer for all of its share ([`Sharding::recover`]).
-    pub fn recover_shard(&mut self) -> bool {
-        self.sharding.recover(&mut self.arrays)
     }
 
     /// Makes all weights available outside of a step ([`Sharding::unshard`]), until [`Learner::reshard`].

@@ -206,7 +206,9 @@ impl Round<'_> {
             state.progress.due = state.progress.step;
         }
         self.ctx.reporter.mark(Phase::Compute, state.progress.step);
-        self.log_done()?;
+        let round = self.task.round;
+        let attempt = self.task.attempt.clone();
+        self.log_rows(|| Line::Done { done: self.state.progress.step, round, attempt })?;
         let state = &mut *self.state;
         let is_due = training.device == Device::Cpu || state.progress.step.is_multiple_of(DEVICE_LOOK_EVERY);
         let then = if is_due { self.read_flags(&done)? } else { AfterStep::Continue };
@@ -307,13 +309,6 @@ impl Round<'_> {
             rank: self.ctx.group.rank(),
             rows: batch.rows[..batch.real].iter().map(|&row| ids[row as usize]).collect(),
         })
-    }
-
-    /// Into the ledger, after a step.
-    fn log_done(&self) -> Result<(), SessionError> {
-        let round = self.task.round;
-        let attempt = self.task.attempt.clone();
-        self.log_rows(|| Line::Done { done: self.state.progress.step, round, attempt })
     }
 
     /// A line of the ledger, where there is one.

@@ -56,7 +56,7 @@ impl TrainState {
     /// After a round in which the ranks shared the state: this rank's share of the last whole step, if it is of use.
     pub(crate) fn kept_shard(&mut self, order: &Sampler) -> KeptState {
         let share = self.learner.arrays.weights.share();
-        if !self.learner.recover_shard() {
+        if !self.learner.sharding.recover(&mut self.learner.arrays) {
             return KeptState::Unusable(share);
         }
         KeptState::of(share, StepPosition::of(&self.progress), self.checkpoint_parts(order))

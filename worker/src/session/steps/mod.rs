@@ -324,7 +324,7 @@ impl Steps {
         let found = NonfiniteCause::of(&cx, &bisect, &ends)?;
         // Where the loss is finite, a gradient may have been too large for the loss scale only, which was halved.
         let backward = ends.iter().any(|end| end.backward.contains(&found.finding.record));
-        let scaled = precision.has_scale() && backward && !found.is_of_a_kernel();
+        let scaled = precision.scale.is_some() && backward && !found.is_of_a_kernel();
         (!scaled).then_some(found)
     }
 }

@@ -94,12 +94,12 @@ impl Chaos {
     }
 
     /// Until a step is done.
-    fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         self.workers[0].until(|m| matches!(m, FromWorker::Stepped { .. }));
     }
 
     /// Kills a worker and ends the round for the others.
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let victim = self.random(self.workers.len() as u64) as usize;
         let worker = self.workers.remove(victim);
         worker.signal(Signal::SIGKILL);
@@ -117,6 +117,11 @@ impl Chaos {
         let attempt = attempt.to_owned();
         self.task = WorkerTask::Train { staged: self.run.staged.clone(), resume, attempt };
         self.round += 1;
+    }
+
+    /// The next round saves where the workers that are left stand, and trains no further.
+    pub(crate) fn save(&mut self, attempt: &str) {
+        self.task = WorkerTask::Save { attempt: attempt.to_owned() };
     }
 
     /// All leave, at the same step; the next round begins with one more.

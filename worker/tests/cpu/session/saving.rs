@@ -75,3 +75,27 @@ fn workers_that_all_die_go_on_from_the_newest_checkpoint_of_the_epoch_and_every_
     assert_eq!(saved(&told), [20, 24].map(|step| (step, 2)).into());
     crate::session::ledger::prove(&config, &chaos);
 }
+
+#[test]
+fn survivors_of_a_stopped_recovery_save_where_they_stand_and_train_no_further() {
+    let mut config = config(90);
+    config.train.ledger = true;
+    let mut chaos = Chaos::of(&config, 7);
+    chaos.workers = vec![chaos.fork(), chaos.fork(), chaos.fork()];
+    chaos.begin();
+    chaos.step();
+    chaos.kill();
+    chaos.save("last");
+    chaos.begin();
+    let told = chaos.ends();
+    let saved = saved(&told);
+    let [(step, ranks)] = saved.iter().collect::<Vec<_>>()[..] else { panic!("{saved:?}") };
+    assert_eq!(*ranks, 2, "each survivor writes its shard");
+    assert!(!told.iter().any(|message| matches!(message, FromWorker::Stepped { step: taken, .. } if taken > step)));
+    // What was saved is what an undisturbed training goes on from.
+    let checkpoint = commit_last(&told, &config, &chaos.run.staged);
+    chaos.restart(checkpoint, "again");
+    chaos.begin();
+    chaos.ends();
+    crate::session::ledger::prove(&config, &chaos);
+}

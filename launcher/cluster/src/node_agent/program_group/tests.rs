@@ -62,8 +62,14 @@ impl Rig {
     fn begin(&mut self, round: u64) -> Vec<NodeEffect> {
         let member = |host: &str| Member { host: host.into(), local_world: 2, role: "default".into() };
         let members = vec![member("n0"), member("n1")];
-        let plan =
-            RoundPlan { round, node_rank: 1, members, master: ("n0".into(), 29400), host: LEADER, nodes: Vec::new() };
+        let plan = RendezvousInfo {
+            round,
+            node_rank: 1,
+            members,
+            master: ("n0".into(), 29400),
+            leader: LEADER,
+            nodes: Vec::new(),
+        };
         let epoch = epoch_of(round + 1);
         assert_eq!(self.acts(NodeInput::RoundPlanned(Box::new(plan))), []);
         assert_eq!(self.acts(NodeInput::LeaderFound { epoch }), []);
@@ -223,12 +229,12 @@ fn the_round_waits_for_the_fork_server_and_a_round_that_is_over_does_not_begin()
     assert_eq!(rig.acts(NodeInput::RoundEnded(waits.clone())), [CLEAR, NodeEffect::RejoinMembership]);
     assert_eq!(rig.acts(NodeInput::ForkServer { is_loading: false }), []);
     // The membership ended it before the leader began it.
-    let plan = RoundPlan {
+    let plan = RendezvousInfo {
         round: 1,
         node_rank: 0,
         members: Vec::new(),
         master: ("n0".into(), 1),
-        host: LEADER,
+        leader: LEADER,
         nodes: Vec::new(),
     };
     rig.on(NodeInput::RoundPlanned(Box::new(plan)));
@@ -284,12 +290,12 @@ fn a_node_takes_over_with_the_restarts_that_it_heard_of() {
     rig.exits(0, 1, None);
     rig.on(NodeInput::LeaderLost { reason: "it died".into() });
     let members = vec![NodeId(2)];
-    let plan = RoundPlan {
+    let plan = RendezvousInfo {
         round: 1,
         node_rank: 0,
         members: Vec::new(),
         master: ("n1".into(), 1),
-        host: LEADER,
+        leader: LEADER,
         nodes: Vec::new(),
     };
     rig.on(NodeInput::RoundPlanned(Box::new(plan)));

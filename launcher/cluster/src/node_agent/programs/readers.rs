@@ -23,7 +23,6 @@ const NO_REQUESTS: [Signal; 2] = [Signal::SIGCHLD, Signal::SIGWINCH];
 /// Signals that asked the run to stop, before and during the wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Requests {
-    /// The first one.
     pub(crate) first: Option<Signal>,
     /// Whether another followed.
     pub(crate) second: bool,

@@ -8,17 +8,13 @@ use super::{
     spec::GroupSpec,
     watchdog::{Expired, Watchdog},
 };
-use crate::{
-    node_agent::{
-        background::{Inbox, collect_stacks},
-        effect::{EndSignal, NodeEffect, ProgramRound},
-        error::AgentError,
-        input::NodeInput,
-        program_ranks::Ranks,
-        shell::{LeadOrder, NodeSource, Outward},
-    },
-    rendezvous::Rendezvous,
-    transport,
+use crate::node_agent::{
+    background::{Inbox, collect_stacks},
+    effect::{EndSignal, NodeEffect, ProgramRound},
+    error::AgentError,
+    input::NodeInput,
+    program_ranks::Ranks,
+    shell::{NodeShell, NodeSource},
 };
 use enn_common::{
     event::EventKind,
@@ -35,7 +31,6 @@ use nix::sys::signal::Signal;
 use std::{
     collections::BTreeMap,
     os::fd::BorrowedFd,
-    rc::Rc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -61,7 +56,6 @@ pub(crate) struct ProgramShell {
     cgroup: Option<Cgroup>,
     signals: Option<Signals>,
     watchdog: Option<Watchdog>,
-    rendezvous: Option<Rc<Rendezvous>>,
     /// Workers of the present round.
     workers: BTreeMap<WorkerId, ProgramWorker>,
     round: u64,
@@ -72,7 +66,7 @@ pub(crate) struct ProgramShell {
     /// Inputs that follow at once from effects.
     pending: Vec<NodeInput>,
     /// The machine refused something that the launcher needs.
-    failure: Option<AgentError>,
+    pub(crate) failure: Option<AgentError>,
 }
 
 impl ProgramShell {
@@ -113,7 +107,6 @@ impl ProgramShell {
             cgroup,
             signals,
             watchdog,
-            rendezvous: None,
             workers: BTreeMap::new(),
             round: 0,
             progress_at: Instant::now(),
@@ -124,29 +117,9 @@ impl ProgramShell {
         })
     }
 
-    /// The nodes meet here.
-    pub(crate) fn meet(&mut self, rendezvous: Rc<Rendezvous>) {
-        self.rendezvous = Some(rendezvous);
-    }
-
     /// Returns whether the first workers wait for the fork server.
     pub(crate) fn is_loading(&self) -> bool {
         self.is_loading
-    }
-
-    /// Returns the descriptors to wait for.
-    pub(crate) fn descriptors(&self) -> impl Iterator<Item = (NodeSource, BorrowedFd<'_>)> {
-        let signals = self.signals.iter().map(|signals| (NodeSource::Signals, signals.fd()));
-        let living = self.workers.iter().filter(|(_, worker)| worker.process.exit().is_none());
-        let living = living.map(|(id, worker)| (NodeSource::Process(*id), worker.process.pidfd()));
-        let timers = self.watchdog.iter().map(|watchdog| (NodeSource::Timers, watchdog.fd()));
-        let server = self.starter.fds().into_iter().map(|fd| (NodeSource::ForkServer, fd));
-        signals.chain(living).chain(timers).chain(server).chain([(NodeSource::Answers, self.answers.fd())])
-    }
-
-    /// Returns when the fork server or a timer of a worker is due.
-    pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
-        [self.starter.deadline(), self.timer_at(now)].into_iter().flatten().min()
     }
 
     fn timer_at(&self, now: Instant) -> Option<Instant> {
@@ -154,36 +127,6 @@ impl ProgramShell {
         // One that is further away than that is looked at again.
         let left = Duration::try_from_secs_f64(left.max(0.0)).unwrap_or(TIMER_WAIT_MAX).min(TIMER_WAIT_MAX);
         now.checked_add(left)
-    }
-
-    /// Does what is due.
-    pub(crate) fn time_up(&mut self, inputs: &mut Vec<NodeInput>) {
-        let now = Instant::now();
-        if self.starter.deadline().is_some_and(|at| at <= now) {
-            self.read(NodeSource::ForkServer, Duration::ZERO, inputs);
-        }
-        if self.timer_at(now).is_some_and(|at| at <= now) {
-            self.look_at_timers(inputs);
-        }
-    }
-
-    /// Reads a descriptor that became ready. The end of a process is at most `late` old.
-    pub(crate) fn read(&mut self, source: NodeSource, late: Duration, inputs: &mut Vec<NodeInput>) {
-        match source {
-            NodeSource::Signals => {
-                let signals = self.signals.as_mut().map(Signals::take).unwrap_or_default();
-                inputs.extend(signals.into_iter().filter_map(|signal| self.signalled(signal)));
-            }
-            NodeSource::Process(worker) => inputs.extend(self.reap(worker, late)),
-            NodeSource::ForkServer => {
-                self.starter.advance(&mut self.guard);
-                self.tell_start();
-                inputs.append(&mut self.pending);
-            }
-            NodeSource::Timers => self.look_at_timers(inputs),
-            NodeSource::Answers => inputs.extend(self.answers.take()),
-            NodeSource::Broker => {}
-        }
     }
 
     /// Returns what a signal asks of the node.
@@ -215,26 +158,53 @@ impl ProgramShell {
     fn own_processes(&self) -> impl Iterator<Item = u32> {
         self.starter.pids().chain([self.guard.pid()])
     }
+}
 
-    /// Returns what followed from effects since the last call.
-    pub(crate) fn take_pending(&mut self) -> Vec<NodeInput> {
-        std::mem::take(&mut self.pending)
+impl NodeShell for ProgramShell {
+    fn descriptors(&self) -> Vec<(NodeSource, BorrowedFd<'_>)> {
+        let signals = self.signals.iter().map(|signals| (NodeSource::Signals, signals.fd()));
+        let living = self.workers.iter().filter(|(_, worker)| worker.process.exit().is_none());
+        let living = living.map(|(id, worker)| (NodeSource::Process(*id), worker.process.pidfd()));
+        let timers = self.watchdog.iter().map(|watchdog| (NodeSource::Timers, watchdog.fd()));
+        let server = self.starter.fds().into_iter().map(|fd| (NodeSource::ForkServer, fd));
+        signals.chain(living).chain(timers).chain(server).chain([(NodeSource::Answers, self.answers.fd())]).collect()
     }
 
-    /// Returns why the launcher cannot go on, once it cannot.
-    pub(crate) fn take_failure(&mut self) -> Option<AgentError> {
-        self.failure.take()
+    /// Returns when the fork server or a timer of a worker is due.
+    fn deadline(&self, now: Instant) -> Option<Instant> {
+        [self.starter.deadline(), self.timer_at(now)].into_iter().flatten().min()
     }
 
-    /// Does one thing; returns an effect that is not about this machine.
-    pub(crate) fn carry_out(&mut self, effect: NodeEffect) -> Option<Outward> {
-        match effect {
-            NodeEffect::Report(event) => return Some(Outward::Report(event)),
-            NodeEffect::Journal(event) => return Some(Outward::Journal(Box::new(event))),
-            NodeEffect::Lead { epoch, members, snapshot, facts } => {
-                return Some(Outward::Lead(Box::new(LeadOrder { epoch, members, snapshot: *snapshot, facts })));
+    fn time_up(&mut self, inputs: &mut Vec<NodeInput>) {
+        let now = Instant::now();
+        if self.starter.deadline().is_some_and(|at| at <= now) {
+            self.read(NodeSource::ForkServer, Duration::ZERO, inputs);
+        }
+        if self.timer_at(now).is_some_and(|at| at <= now) {
+            self.look_at_timers(inputs);
+        }
+    }
+
+    fn read(&mut self, source: NodeSource, late: Duration, inputs: &mut Vec<NodeInput>) {
+        match source {
+            NodeSource::Signals => {
+                let signals = self.signals.as_mut().map(Signals::take).unwrap_or_default();
+                inputs.extend(signals.into_iter().filter_map(|signal| self.signalled(signal)));
             }
-            NodeEffect::End(end) => return Some(Outward::End(end)),
+            NodeSource::Process(worker) => inputs.extend(self.reap(worker, late)),
+            NodeSource::ForkServer => {
+                self.starter.advance(&mut self.guard);
+                self.tell_start();
+                inputs.append(&mut self.pending);
+            }
+            NodeSource::Timers => self.look_at_timers(inputs),
+            NodeSource::Answers => inputs.extend(self.answers.take()),
+            NodeSource::Broker => {}
+        }
+    }
+
+    fn carry_out(&mut self, effect: NodeEffect, inputs: &mut Vec<NodeInput>) {
+        match effect {
             NodeEffect::StartPrograms(round) => self.start(&round),
             NodeEffect::FindCause => {
                 let workers: Vec<&ProgramWorker> = self.workers.values().collect();
@@ -249,13 +219,7 @@ impl ProgramShell {
             }
             NodeEffect::CollectStacks { round, workers, limit } => self.collect_stacks(round, &workers, limit),
             NodeEffect::ReadPages => self.look_for_progress(),
-            NodeEffect::CutLink { time } => self.membership(|rendezvous| rendezvous.deafen(time)),
-            NodeEffect::RejoinMembership => self.membership(Rendezvous::join),
-            NodeEffect::LeaveMembership { why } => self.membership(|rendezvous| rendezvous.leave(why)),
-            NodeEffect::FinishMembership { epoch } => {
-                self.membership(|rendezvous| transport::finish_membership(rendezvous, epoch));
-            }
-            // About ENN's own workers, their broker and their checkpoints.
+            // About ENN's own workers, their broker and their checkpoints, or the owner loop's.
             NodeEffect::LookAtRun(_)
             | NodeEffect::Admit { .. }
             | NodeEffect::Spawn { .. }
@@ -270,17 +234,21 @@ impl ProgramShell {
             | NodeEffect::LinkLogs { .. }
             | NodeEffect::Persist { .. }
             | NodeEffect::Release { .. }
-            | NodeEffect::Keep { .. } => {}
+            | NodeEffect::Keep { .. }
+            | NodeEffect::Report(_)
+            | NodeEffect::Journal(_)
+            | NodeEffect::CutLink { .. }
+            | NodeEffect::RejoinMembership
+            | NodeEffect::LeaveMembership { .. }
+            | NodeEffect::FinishMembership { .. }
+            | NodeEffect::Lead { .. }
+            | NodeEffect::End(_) => {}
         }
-        None
+        inputs.append(&mut self.pending);
     }
+}
 
-    fn membership(&self, ask: impl FnOnce(&Rendezvous)) {
-        if let Some(rendezvous) = &self.rendezvous {
-            ask(rendezvous);
-        }
-    }
-
+impl ProgramShell {
     /// Starts the workers of a round; forked ones begin together.
     fn start(&mut self, round: &ProgramRound) {
         self.round = round.plan.round;
@@ -378,11 +346,8 @@ impl ProgramShell {
             living.map(|worker| StackTarget { rank: worker.ranks.rank, pid: worker.process.pid() }).collect();
         let dir = self.spec.run_dir.join("stacks").join(round.to_string());
         let answers = self.answers.sender();
-        let to = dir.clone();
-        let answer = move |summary| answers.send(NodeInput::StacksCollected { round, dir: to, summary });
-        if let Err(line) = collect_stacks(targets, dir.clone(), limit, answer) {
-            self.pending.push(NodeInput::StacksCollected { round, dir, summary: vec![line] });
-        }
+        let answer = move |collected| answers.send(collected);
+        self.pending.extend(collect_stacks(round, targets, dir, limit, answer));
     }
 
     /// Ends the workers that are still in a part of their program that they wanted to have left by now.

@@ -1,6 +1,6 @@
 //! What a node is asked to run: any program that reads torchrun's environment.
 
-use crate::rendezvous::Settings;
+use crate::{rendezvous::Settings, supervisor::GroupLimits};
 use enn_process::{logs::LogPlan, preload::Preload};
 use nix::sys::signal::Signal;
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
@@ -17,7 +17,6 @@ pub struct Command {
 /// Everything the group of a node needs.
 #[derive(Debug, Clone)]
 pub struct GroupSpec {
-    /// Command of each worker.
     pub command: Command,
     /// What is imported once for all workers of this node, which are then forked; `None`: each is executed.
     pub preload: Option<Preload>,
@@ -45,12 +44,8 @@ pub struct GroupSpec {
     pub timer_file: Option<PathBuf>,
     /// Signals that stop the run (`--signals-to-handle`).
     pub signals: Vec<Signal>,
-    /// Restarts are counted within this window only; `None`: over the whole run.
-    pub restart_window: Option<Duration>,
-    /// Wait before a restart, doubled each time.
-    pub backoff: Duration,
-    /// Whether a round that failed twice before any worker was ready is tried again.
-    pub retry_early: bool,
+    /// When a round that failed is followed by another one.
+    pub limits: GroupLimits,
     /// Time between TERM and KILL.
     pub grace: Duration,
     /// Whether the launcher ends with the failed worker's own code (`--propagate-exit`).

@@ -39,7 +39,6 @@ struct Request {
 /// A part of a program that was not left in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Expired {
-    /// The process.
     pub(super) pid: u32,
     /// The part, as the program calls it.
     pub(super) scope: String,

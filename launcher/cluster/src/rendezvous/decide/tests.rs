@@ -3,11 +3,11 @@
 use super::{
     super::{
         settings::tests::settings,
-        state::{Restart, Told},
+        state::{RendezvousEffect, Restart},
     },
     *,
 };
-use enn_common::wire::node::{FromHost, NodeDescription, NodeId};
+use enn_common::wire::node::{FromLeader, NodeDescription, NodeId};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -15,8 +15,8 @@ fn of(nodes_min: u32, nodes_max: u32) -> Settings {
     Settings { nodes_min, nodes_max, ..settings() }
 }
 
-fn come(state: &mut State, now: Time, id: u64, settings: &Settings) {
-    let card = NodeDescription {
+fn come(state: &mut State, now: Elapsed, id: u64, settings: &Settings) {
+    let description = NodeDescription {
         node: NodeId(id),
         host: format!("n{id}"),
         local_world: 1,
@@ -26,7 +26,7 @@ fn come(state: &mut State, now: Time, id: u64, settings: &Settings) {
         terms: settings.terms(),
         last: None,
     };
-    assert!(state.join(now, card, settings));
+    assert!(state.join(now, description, settings));
     state.ready(now, NodeId(id));
 }
 
@@ -38,7 +38,7 @@ fn with(ids: &[u64], settings: &Settings) -> State {
     state
 }
 
-fn settle(state: &mut State, now: Time, settings: &Settings) -> (Decision, String) {
+fn settle(state: &mut State, now: Elapsed, settings: &Settings) -> (Decision, String) {
     loop {
         let (decision, reason) = decide(now, state, settings);
         let waits = matches!(decision, Decision::Wait(_));
@@ -95,8 +95,8 @@ fn a_restart_waits_for_workers_and_for_its_time() {
     state.close_round(SECOND, 1, end(), Restart { number: 9, wait: SECOND });
     assert_eq!(settle(&mut state, SECOND, &settings).1, "a round of 2 nodes is on", "another one was meant");
     state.close_round(SECOND, 0, end(), Restart { number: 1, wait: 5 * SECOND });
-    let told = |told: &Told| matches!(told, Told::These(ids, FromHost::RoundEnded(_)) if ids.len() == 2);
-    assert!(state.take_told().iter().any(told));
+    let effect = |effect: &RendezvousEffect| matches!(effect, RendezvousEffect::Send(ids, FromLeader::RoundEnded(_)) if ids.len() == 2);
+    assert!(state.take_effects().iter().any(effect));
     assert_eq!(settle(&mut state, SECOND, &settings).1, "restart 1 begins in 5 s");
     state.ready(2 * SECOND, NodeId(0));
     let (decision, reason) = settle(&mut state, 6 * SECOND, &settings);
@@ -125,13 +125,13 @@ fn a_full_run_says_so_and_room_ends_the_round() {
 
 #[test]
 fn lost_nodes_end_a_run_or_a_round() {
-    let decided = |settings: &Settings, lost: &[u64], loss: Loss| {
+    let decided = |settings: &Settings, lost: &[u64], loss: NodeLoss| {
         let mut state = with(&[0, 1, 2], settings);
         lost.iter().for_each(|id| state.lose(SECOND, NodeId(*id), loss.clone()));
         let (decision, reason) = decide(SECOND, &state, settings);
         (decision, reason.at(SECOND))
     };
-    let silent = Loss::Silent(5 * SECOND);
+    let silent = NodeLoss::Silent(5 * SECOND);
     let (decision, reason) = decided(&of(3, 3), &[2], silent.clone());
     assert!(matches!(decision, Decision::EndRun(RunEnd::Failed { end: RoundEnd::NodeLost { .. }, .. })));
     assert!(reason.starts_with("the run needs all its nodes and no restarts are allowed"), "{reason}");
@@ -141,9 +141,9 @@ fn lost_nodes_end_a_run_or_a_round() {
     let (decision, reason) = decided(&of(1, 3), &[1, 2], silent);
     assert!(matches!(decision, Decision::EndRun(RunEnd::Failed { .. })));
     assert!(reason.starts_with("only 1 of 3 nodes of the last round are on this side (0 known dead)"), "{reason}");
-    let (decision, _) = decided(&of(1, 3), &[1, 2], Loss::Closed);
+    let (decision, _) = decided(&of(1, 3), &[1, 2], NodeLoss::Closed);
     assert!(matches!(decision, Decision::EndRound(_)), "the dead have no side");
-    let (decision, reason) = decided(&of(3, 3), &[1], Loss::Left("SIGTERM".into()));
+    let (decision, reason) = decided(&of(3, 3), &[1], NodeLoss::Left("SIGTERM".into()));
     assert_eq!(decision, Decision::EndRun(RunEnd::Stopped { by: "SIGTERM on n1".into() }));
     assert_eq!(reason, "2 nodes are left of 3 needed");
 }
@@ -152,11 +152,11 @@ fn lost_nodes_end_a_run_or_a_round() {
 fn the_supervisor_ends_the_run_once() {
     let settings = of(1, 1);
     let mut state = with(&[0], &settings);
-    state.take_told();
+    state.take_effects();
     let end = RunEnd::Failed { end: RoundEnd::Hung { idle: SECOND }, reason: "no restarts are allowed".into() };
     state.close_run(end.clone());
     state.close_run(RunEnd::Finished);
-    assert_eq!(state.take_told(), [Told::All(FromHost::RunEnded(end))]);
+    assert_eq!(state.take_effects(), [RendezvousEffect::CloseAll(FromLeader::RunEnded(end))]);
     assert_eq!(decide(SECOND, &state, &settings).0, Decision::Wait(None));
 }
 
@@ -164,17 +164,18 @@ fn the_supervisor_ends_the_run_once() {
 fn one_that_takes_over_waits_for_the_last_rounds_nodes() {
     let settings = of(2, 5);
     let mut old = with(&[0, 1, 2, 3, 4], &settings);
-    let Some(Told::Begin { roster, .. }) = old.take_told().into_iter().find(|told| matches!(told, Told::Begin { .. }))
+    let Some(RendezvousEffect::Begin { roster, .. }) =
+        old.take_effects().into_iter().find(|effect| matches!(effect, RendezvousEffect::Begin { .. }))
     else {
         panic!("no round")
     };
-    let mut state = State::inherit(NodeId(1), &roster, 1, &settings, (SECOND, 4 * SECOND));
+    let mut state = State::take_over(NodeId(1), &roster, 1, &settings, SECOND, 4 * SECOND);
     let (decision, reason) = decide(SECOND, &state, &settings);
     assert_eq!(decision, Decision::Wait(Some(4 * SECOND)));
     let expected = "the host of the rendezvous is gone and this node takes over: 0 of 5 nodes of round 0 are here (1 known dead), 3 s left";
     assert_eq!(reason.at(SECOND), expected);
     let (decision, _) = decide(4 * SECOND, &state, &settings);
-    let Decision::EndRun(RunEnd::HostLost { reason }) = decision else { panic!("{decision:?}") };
+    let Decision::EndRun(RunEnd::LeaderLost { reason }) = decision else { panic!("{decision:?}") };
     assert!(
         reason.starts_with("the node that hosted the rendezvous at 127.0.0.1:0 is gone, and only 0 of 5"),
         "{reason}"

@@ -3,8 +3,9 @@
 
 use super::{
     super::{
-        decide::{Decision, Reason, decide},
-        policy::may_go_on,
+        decide::decide,
+        decision::{Decision, Reason},
+        partition::has_quorum,
         settings::tests::settings,
     },
     *,
@@ -14,29 +15,29 @@ use proptest::prelude::*;
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// As in `seek`: time to find the next host, and for one heir to answer.
+/// Time to find the next leader, and for one successor to answer, as in `discovery`.
 const SUCCESSION_MAX: Duration = Duration::from_millis(4500);
 const TAKE_OVER_MAX: Duration = Duration::from_secs(2);
 
 impl State {
     /// Everything that must hold whatever happened.
-    pub(in super::super) fn sanity_check(&self, now: Time, settings: &Settings) {
-        let count = |phase: Phase| self.nodes.values().filter(|node| node.phase == phase).count();
-        assert_eq!(self.ready.len(), count(Phase::Ready));
+    pub(in super::super) fn sanity_check(&self, now: Elapsed, settings: &Settings) {
+        let count = |phase: NodePhase| self.nodes.values().filter(|node| node.phase == phase).count();
+        assert_eq!(self.ready.len(), count(NodePhase::Ready));
         assert!(self.ready.iter().all(|(order, id)| self.nodes[id].order == *order));
-        assert!(self.settling.iter().all(|id| self.nodes[id].phase == Phase::Settling));
-        let running = count(Phase::Running);
+        assert!(self.stopping.iter().all(|id| self.nodes[id].phase == NodePhase::NotReady));
+        let running = count(NodePhase::Running);
         match &self.stage {
-            Stage::Running => {
+            RunStage::Running => {
                 assert_eq!(running, self.running - self.done, "living members whose workers run");
                 assert!(running > 0, "a round without work goes on");
             }
-            Stage::Over(_) => {}
+            RunStage::Over(_) => {}
             _ => assert_eq!(running, 0, "workers run although no round does: {:?}", self.stage),
         }
         let (decision, reason) = decide(now, self, settings);
         match (&self.stage, decision) {
-            (Stage::Gathering | Stage::Succeeding(_), Decision::Wait(until)) => {
+            (RunStage::Gathering | RunStage::TakingOver(_), Decision::Wait(until)) => {
                 let until = until.expect("waiting has a deadline");
                 assert!(until > now, "the deadline is over: {}", reason.at(now));
                 assert!(!reason.at(now).is_empty() && !matches!(reason, Reason::Over | Reason::Running { .. }));
@@ -45,13 +46,14 @@ impl State {
             (_, decision) => panic!("{decision:?} was not carried out"),
         }
         if settings.node_rank.is_some() {
-            let ready: BTreeSet<u32> = self.ready.iter().filter_map(|(_, id)| self.nodes[id].card.node_rank).collect();
-            assert!(self.stage == Stage::Running || self.missing.is_disjoint(&ready));
+            let ready: BTreeSet<u32> =
+                self.ready.iter().filter_map(|(_, id)| self.nodes[id].description.node_rank).collect();
+            assert!(self.stage == RunStage::Running || self.missing.is_disjoint(&ready));
         }
     }
 }
 
-fn card(id: u64, settings: &Settings) -> NodeDescription {
+fn description(id: u64, settings: &Settings) -> NodeDescription {
     NodeDescription {
         node: NodeId(id),
         host: format!("n{id}"),
@@ -72,31 +74,31 @@ enum Act {
     Die(usize),
     DieHost,
     Fail(usize),
-    /// From now on, one side of the network hears nothing of the other.
+    /// From now on, one side of the network receives nothing from the other.
     CutOff(usize),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Act(usize),
-    /// The host's timer.
+    /// The leader's timer.
     Tick(u64),
-    /// The host's deadline.
+    /// The leader's deadline.
     Wake(u64),
     /// An agent's workers are stopped.
     Stopped(u64, u64),
     /// An agent's workers are done with this round.
     Finished(u64, u64),
-    /// An agent notices that its host is gone; whether it knows that it is dead.
+    /// An agent detects the loss of its leader; whether it knows that the leader is dead.
     Missed {
         agent: u64,
         host: u64,
         closed: bool,
     },
-    /// An agent looks at heir number so, since then, having begun then.
-    Seek {
+    /// An agent looks at a successor: its number, since when, and when the discovery began.
+    Look {
         agent: u64,
-        heir: usize,
+        successor: usize,
         since: Duration,
         began: Duration,
         dead: Vec<u32>,
@@ -104,16 +106,16 @@ enum Event {
 }
 
 #[derive(Debug)]
-enum Seat {
-    Host(Box<State>),
-    Guest(u64),
-    Seeking,
-    Out(#[expect(dead_code, reason = "Debug shows it where a test fails")] RunEnd),
+enum Role {
+    Leader(Box<State>),
+    Follower(u64),
+    Discovering,
+    Ended(#[expect(dead_code, reason = "Debug shows it where a test fails")] RunEnd),
 }
 
 #[derive(Debug)]
 struct Agent {
-    seat: Seat,
+    role: Role,
     ready: bool,
     running: Option<u64>,
     last: Option<(Arc<Roster>, Vec<NodeId>, u32)>,
@@ -121,14 +123,14 @@ struct Agent {
     side: bool,
     alive: bool,
     /// When it is woken next.
-    wake: Option<Time>,
+    wake: Option<Elapsed>,
 }
 
 struct World {
-    now: Time,
+    now: Elapsed,
     settings: Settings,
     agents: Vec<Agent>,
-    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    events: BinaryHeap<Reverse<(Elapsed, u64, Event)>>,
     count: u64,
     acts: Vec<Act>,
     seed: u64,
@@ -173,7 +175,7 @@ impl World {
         Duration::from_nanos(self.random(nanoseconds))
     }
 
-    fn at(&mut self, time: Time, event: Event) {
+    fn at(&mut self, time: Elapsed, event: Event) {
         self.count += 1;
         self.events.push(Reverse((time, self.count, event)));
     }
@@ -181,33 +183,33 @@ impl World {
     fn host(&self) -> Option<u64> {
         (0u64..)
             .zip(&self.agents)
-            .find(|(_, agent)| agent.alive && matches!(agent.seat, Seat::Host(_)))
+            .find(|(_, agent)| agent.alive && matches!(agent.role, Role::Leader(_)))
             .map(|(id, _)| id)
     }
 
     fn come(&mut self) {
         let id = self.agents.len() as u64;
-        let seat = if id == 0 {
-            Seat::Host(Box::new(State::open(NodeId(0), &self.settings, self.now)))
+        let role = if id == 0 {
+            Role::Leader(Box::new(State::open(NodeId(0), &self.settings, self.now)))
         } else {
             match self.host() {
-                Some(host) => Seat::Guest(host),
-                None => Seat::Out(RunEnd::TimedOut { reason: "no host".into() }),
+                Some(host) => Role::Follower(host),
+                None => Role::Ended(RunEnd::TimedOut { reason: "no host".into() }),
             }
         };
-        let host = match seat {
-            Seat::Guest(host) => host,
+        let host = match role {
+            Role::Follower(host) => host,
             _ => id,
         };
         // It comes where it can be let in.
         let side = self.agents.get(usize::try_from(host).unwrap()).is_some_and(|host| host.side);
-        self.agents.push(Agent { seat, ready: true, running: None, last: None, side, alive: true, wake: None });
+        self.agents.push(Agent { role, ready: true, running: None, last: None, side, alive: true, wake: None });
         if id == host && id > 0 {
             return;
         }
-        let card = card(id, &self.settings);
+        let description = description(id, &self.settings);
         self.with(host, |now, state, settings| {
-            if state.join(now, card, settings) {
+            if state.join(now, description, settings) {
                 state.ready(now, NodeId(id));
             }
         });
@@ -216,12 +218,12 @@ impl World {
         }
     }
 
-    /// Something happens at a host; what it decides is carried out and told.
-    fn with(&mut self, host: u64, change: impl FnOnce(Time, &mut State, &Settings)) {
+    /// Something happens at a leader; its decisions and effects are carried out.
+    fn with(&mut self, host: u64, change: impl FnOnce(Elapsed, &mut State, &Settings)) {
         let now = self.now;
-        let Seat::Host(state) = &mut self.agents[usize::try_from(host).unwrap()].seat else { return };
+        let Role::Leader(state) = &mut self.agents[usize::try_from(host).unwrap()].role else { return };
         change(now, state, &self.settings);
-        let mut told = state.take_told();
+        let mut effects = state.take_effects();
         let mut wake = None;
         loop {
             let (decision, _) = decide(now, state, &self.settings);
@@ -230,7 +232,7 @@ impl World {
                 _ => None,
             };
             state.apply(now, decision, &self.settings);
-            told.extend(state.take_told());
+            effects.extend(state.take_effects());
             if let Some(until) = wait {
                 wake = wake.or(until);
                 break;
@@ -244,39 +246,39 @@ impl World {
             agent.wake = Some(until);
             self.at(until, Event::Wake(host));
         }
-        for told in told {
-            self.hear(host, told);
+        for effect in effects {
+            self.carry_out(host, effect);
         }
         self.check_rounds();
     }
 
-    fn hear(&mut self, host: u64, told: Told) {
+    fn carry_out(&mut self, host: u64, effect: RendezvousEffect) {
         let reached = |world: &Self, id: NodeId| {
             let agent = &world.agents[usize::try_from(id.0).unwrap()];
-            let ours = matches!(agent.seat, Seat::Guest(of) if of == host) || id.0 == host;
+            let ours = matches!(agent.role, Role::Follower(of) if of == host) || id.0 == host;
             agent.alive && ours && agent.side == world.agents[usize::try_from(host).unwrap()].side
         };
-        match told {
-            Told::To(id, message) => {
+        match effect {
+            RendezvousEffect::Close(id, message) => {
                 if reached(self, id) {
-                    self.listen(id, message);
+                    self.receive(id, message);
                 }
             }
-            Told::These(ids, message) => {
+            RendezvousEffect::Send(ids, message) => {
                 for id in ids {
                     if reached(self, id) {
-                        self.listen(id, message.clone());
+                        self.receive(id, message.clone());
                     }
                 }
             }
-            Told::All(message) => {
+            RendezvousEffect::CloseAll(message) => {
                 for id in (0..self.agents.len() as u64).map(NodeId) {
                     if reached(self, id) {
-                        self.listen(id, message.clone());
+                        self.receive(id, message.clone());
                     }
                 }
             }
-            Told::Begin { roster, ranks } => {
+            RendezvousEffect::Begin { roster, ranks } => {
                 self.check_begin(&roster, &ranks);
                 for (rank, id) in (0u32..).zip(ranks.clone()) {
                     if reached(self, id) {
@@ -291,22 +293,22 @@ impl World {
                     }
                 }
             }
-            Told::Joined { .. } | Told::Lost { .. } => {}
+            RendezvousEffect::Joined { .. } | RendezvousEffect::Lost { .. } => {}
         }
     }
 
-    fn listen(&mut self, id: NodeId, message: FromHost) {
+    fn receive(&mut self, id: NodeId, message: FromLeader) {
         let agent = &mut self.agents[usize::try_from(id.0).unwrap()];
         match message {
-            FromHost::RoundEnded(_) => self.stop(id.0),
-            FromHost::RunEnded(end) => {
+            FromLeader::RoundEnded(_) => self.stop(id.0),
+            FromLeader::RunEnded(end) => {
                 agent.running = None;
-                // The host's own state stays, to answer those who come later.
-                if !matches!(agent.seat, Seat::Host(_)) {
-                    agent.seat = Seat::Out(end);
+                // The leader's own state stays, to answer nodes that join later.
+                if !matches!(agent.role, Role::Leader(_)) {
+                    agent.role = Role::Ended(end);
                 }
             }
-            FromHost::Refused { reason } => agent.seat = Seat::Out(RunEnd::Refused { reason }),
+            FromLeader::Refused { reason } => agent.role = Role::Ended(RunEnd::Refused { reason }),
             _ => {}
         }
     }
@@ -332,8 +334,9 @@ impl World {
 
     /// Never are two rounds alive.
     fn check_rounds(&self) {
-        let on =
-            |agent: &&Agent| agent.alive && matches!(&agent.seat, Seat::Host(state) if state.stage == Stage::Running);
+        let on = |agent: &&Agent| {
+            agent.alive && matches!(&agent.role, Role::Leader(state) if state.stage == RunStage::Running)
+        };
         assert!(self.agents.iter().filter(on).count() <= 1, "two hosts run a round");
     }
 
@@ -349,25 +352,25 @@ impl World {
             Act::Die(n) => self.die(pick(n) as u64),
             Act::Leave(n) => {
                 let id = pick(n) as u64;
-                match self.agents[pick(n)].seat {
-                    Seat::Guest(host) if self.hears(id, host) => {
-                        self.with(host, |now, state, _| state.lose(now, NodeId(id), Loss::Left("x".into())));
+                match self.agents[pick(n)].role {
+                    Role::Follower(host) if self.reaches(id, host) => {
+                        self.with(host, |now, state, _| state.lose(now, NodeId(id), NodeLoss::Left("x".into())));
                     }
                     _ => return,
                 }
                 let agent = &mut self.agents[usize::try_from(id).unwrap()];
-                agent.seat = Seat::Out(RunEnd::Stopped { by: "x".into() });
+                agent.role = Role::Ended(RunEnd::Stopped { by: "x".into() });
                 agent.running = None;
             }
             Act::Fail(n) => {
                 let id = pick(n) as u64;
                 let agent = &self.agents[pick(n)];
-                let host = match agent.seat {
-                    Seat::Guest(host) => host,
-                    Seat::Host(_) => id,
+                let host = match agent.role {
+                    Role::Follower(host) => host,
+                    Role::Leader(_) => id,
                     _ => return,
                 };
-                if let Some(round) = agent.running.filter(|_| agent.alive && self.hears(id, host)) {
+                if let Some(round) = agent.running.filter(|_| agent.alive && self.reaches(id, host)) {
                     self.supervise(host, round);
                 }
             }
@@ -379,11 +382,11 @@ impl World {
                 for (index, agent) in self.agents.iter_mut().enumerate() {
                     agent.side = index % every == n % every;
                 }
-                let guests = (0u64..).zip(&self.agents).filter_map(|(id, agent)| match agent.seat {
-                    Seat::Guest(host) if !self.hears(id, host) => Some((id, host)),
+                let followers = (0u64..).zip(&self.agents).filter_map(|(id, agent)| match agent.role {
+                    Role::Follower(host) if !self.reaches(id, host) => Some((id, host)),
                     _ => None,
                 });
-                for (agent, host) in guests.collect::<Vec<_>>() {
+                for (agent, host) in followers.collect::<Vec<_>>() {
                     let delay = self.delay(SECOND);
                     let at = self.now + self.settings.silence_max - SECOND + delay;
                     self.at(at, Event::Missed { agent, host, closed: false });
@@ -392,7 +395,7 @@ impl World {
         }
     }
 
-    /// The supervisor hears of a failure.
+    /// The supervisor handles a failure.
     fn supervise(&mut self, host: u64, round: u64) {
         let end = RoundEnd::Failed(Box::default());
         if self.restarts < self.settings.restarts_max {
@@ -405,7 +408,7 @@ impl World {
         }
     }
 
-    fn hears(&self, a: u64, b: u64) -> bool {
+    fn reaches(&self, a: u64, b: u64) -> bool {
         self.agents[usize::try_from(a).unwrap()].side == self.agents[usize::try_from(b).unwrap()].side
     }
 
@@ -416,15 +419,15 @@ impl World {
         }
         agent.alive = false;
         agent.running = None;
-        match self.agents[usize::try_from(id).unwrap()].seat {
-            Seat::Guest(host) if self.hears(id, host) => {
-                self.with(host, |now, state, _| state.lose(now, NodeId(id), Loss::Closed));
+        match self.agents[usize::try_from(id).unwrap()].role {
+            Role::Follower(host) if self.reaches(id, host) => {
+                self.with(host, |now, state, _| state.lose(now, NodeId(id), NodeLoss::Closed));
             }
-            Seat::Host(_) => {
+            Role::Leader(_) => {
                 for other in 0..self.agents.len() as u64 {
-                    let guest =
-                        matches!(self.agents[usize::try_from(other).unwrap()].seat, Seat::Guest(of) if of == id);
-                    if guest && self.hears(other, id) {
+                    let is_follower =
+                        matches!(self.agents[usize::try_from(other).unwrap()].role, Role::Follower(of) if of == id);
+                    if is_follower && self.reaches(other, id) {
                         let delay = self.delay(SECOND / 10);
                         self.at(self.now + delay, Event::Missed { agent: other, host: id, closed: true });
                     }
@@ -436,87 +439,88 @@ impl World {
 
     fn missed(&mut self, id: u64, host: u64, closed: bool) {
         let agent = &mut self.agents[usize::try_from(id).unwrap()];
-        if !agent.alive || !matches!(agent.seat, Seat::Guest(of) if of == host) {
+        if !agent.alive || !matches!(agent.role, Role::Follower(of) if of == host) {
             return;
         }
-        agent.seat = Seat::Seeking;
-        // Not the host of the round: another one may have taken over since.
+        agent.role = Role::Discovering;
+        // Not the leader of the round: another one may have taken over since.
         let of = |ranks: &[NodeId]| (0u32..).zip(ranks).find(|(_, id)| id.0 == host).map(|(rank, _)| rank);
         let dead = agent.last.as_ref().filter(|_| closed).and_then(|(_, ranks, _)| of(ranks));
         self.stop(id);
         let now = self.now;
         let dead = dead.into_iter().collect();
-        self.at(now, Event::Seek { agent: id, heir: 0, since: now, began: now, dead });
+        self.at(now, Event::Look { agent: id, successor: 0, since: now, began: now, dead });
     }
 
-    fn seek(&mut self, id: u64, heir: usize, times: (Time, Time), mut dead: Vec<u32>) {
+    fn look(&mut self, id: u64, successor: usize, times: (Elapsed, Elapsed), mut dead: Vec<u32>) {
         let (since, began) = times;
         let now = self.now;
         let agent = &mut self.agents[usize::try_from(id).unwrap()];
-        if !agent.alive || !matches!(agent.seat, Seat::Seeking) {
+        if !agent.alive || !matches!(agent.role, Role::Discovering) {
             return;
         }
         let last = agent.last.clone();
-        let heirs = last.as_ref().map_or(&[][..], |(roster, ..)| &roster.successors);
-        let next = heirs.get(heir).filter(|_| now < began + SUCCESSION_MAX);
+        let successors = last.as_ref().map_or(&[][..], |(roster, ..)| &roster.successors);
+        let next = successors.get(successor).filter(|_| now < began + SUCCESSION_MAX);
         let (Some(next), Some((roster, ranks, own_rank))) = (next, &last) else {
-            agent.seat = Seat::Out(RunEnd::HostLost { reason: "nobody".into() });
+            agent.role = Role::Ended(RunEnd::LeaderLost { reason: "nobody".into() });
             return;
         };
         let last_round = |dead: &[u32]| LastRound { round: roster.round, node_rank: *own_rank, dead: dead.to_vec() };
         let ready = agent.ready;
-        let mut card = card(id, &self.settings);
-        card.last = Some(last_round(&dead));
-        let join = |now: Time, state: &mut State, settings: &Settings| {
-            if state.join(now, card, settings) && ready {
+        let mut description = description(id, &self.settings);
+        description.last = Some(last_round(&dead));
+        let join = |now: Elapsed, state: &mut State, settings: &Settings| {
+            if state.join(now, description, settings) && ready {
                 state.ready(now, NodeId(id));
             }
         };
         if next.node_rank == *own_rank {
-            let times = (now, began + SUCCESSION_MAX);
-            let state = State::inherit(NodeId(id), roster, dead.len(), &self.settings, times);
-            agent.seat = Seat::Host(Box::new(state));
+            let until = began + SUCCESSION_MAX;
+            let state = State::take_over(NodeId(id), roster, dead.len(), &self.settings, now, until);
+            agent.role = Role::Leader(Box::new(state));
             self.with(id, join);
             return self.at(now + SECOND, Event::Tick(id));
         }
         let other = ranks[next.node_rank as usize].0;
-        let target = &self.agents[usize::try_from(other).unwrap()];
-        let alive = target.alive;
-        let reached = self.hears(id, other);
+        let candidate = &self.agents[usize::try_from(other).unwrap()];
+        let alive = candidate.alive;
+        let reached = self.reaches(id, other);
         if reached && !alive {
             if !dead.contains(&next.node_rank) {
                 dead.push(next.node_rank);
             }
-            self.at(now, Event::Seek { agent: id, heir: heir + 1, since: now, began, dead });
-        } else if reached && matches!(&target.seat, Seat::Host(state) if !matches!(state.stage, Stage::Over(_))) {
-            self.agents[usize::try_from(id).unwrap()].seat = Seat::Guest(other);
+            self.at(now, Event::Look { agent: id, successor: successor + 1, since: now, began, dead });
+        } else if reached && matches!(&candidate.role, Role::Leader(state) if !matches!(state.stage, RunStage::Over(_)))
+        {
+            self.agents[usize::try_from(id).unwrap()].role = Role::Follower(other);
             self.with(other, join);
         } else if now >= since + TAKE_OVER_MAX {
-            self.at(now, Event::Seek { agent: id, heir: heir + 1, since: now, began, dead });
+            self.at(now, Event::Look { agent: id, successor: successor + 1, since: now, began, dead });
         } else {
-            self.at(now + SECOND / 20, Event::Seek { agent: id, heir, since, began, dead });
+            self.at(now + SECOND / 20, Event::Look { agent: id, successor, since, began, dead });
         }
     }
 
     fn tick(&mut self, host: u64) {
         let agent = &self.agents[usize::try_from(host).unwrap()];
-        if !agent.alive || !matches!(agent.seat, Seat::Host(_)) {
+        if !agent.alive || !matches!(agent.role, Role::Leader(_)) {
             return;
         }
-        let heard = |(id, agent): &(u64, &Agent)| {
-            agent.alive && self.hears(*id, host) && matches!(agent.seat, Seat::Guest(of) if of == host)
+        let reporting = |(id, agent): &(u64, &Agent)| {
+            agent.alive && self.reaches(*id, host) && matches!(agent.role, Role::Follower(of) if of == host)
         };
-        let said = |(id, agent): (u64, &Agent)| (id, agent.last.as_ref().map(|(roster, ..)| roster.round));
-        let heard: Vec<_> = (0u64..).zip(&self.agents).filter(heard).map(said).collect();
+        let report = |(id, agent): (u64, &Agent)| (id, agent.last.as_ref().map(|(roster, ..)| roster.round));
+        let reporting: Vec<_> = (0u64..).zip(&self.agents).filter(reporting).map(report).collect();
         self.with(host, |now, state, settings| {
-            for (id, round) in heard {
+            for (id, round) in reporting {
                 state.alive(now, NodeId(id), round);
             }
             for (id, time) in state.silent(now, Duration::ZERO, settings) {
-                state.lose(now, id, Loss::Silent(time));
+                state.lose(now, id, NodeLoss::Silent(time));
             }
         });
-        if !matches!(&self.agents[usize::try_from(host).unwrap()].seat, Seat::Host(s) if matches!(s.stage, Stage::Over(_)))
+        if !matches!(&self.agents[usize::try_from(host).unwrap()].role, Role::Leader(s) if matches!(s.stage, RunStage::Over(_)))
         {
             self.at(self.now + SECOND, Event::Tick(host));
         }
@@ -525,7 +529,7 @@ impl World {
     fn wake(&mut self, host: u64) {
         let agent = &mut self.agents[usize::try_from(host).unwrap()];
         agent.wake = None;
-        if agent.alive && matches!(agent.seat, Seat::Host(_)) {
+        if agent.alive && matches!(agent.role, Role::Leader(_)) {
             self.with(host, |_, _, _| {});
         }
     }
@@ -542,26 +546,26 @@ impl World {
                     return;
                 }
                 agent.ready = true;
-                let host = match self.agents[usize::try_from(id).unwrap()].seat {
-                    Seat::Host(_) => id,
-                    Seat::Guest(host) if self.hears(id, host) => host,
+                let host = match self.agents[usize::try_from(id).unwrap()].role {
+                    Role::Leader(_) => id,
+                    Role::Follower(host) if self.reaches(id, host) => host,
                     _ => return,
                 };
                 self.with(host, |now, state, _| state.ready(now, NodeId(id)));
             }
             Event::Finished(id, round) => {
                 let agent = &self.agents[usize::try_from(id).unwrap()];
-                let host = match agent.seat {
-                    Seat::Host(_) => id,
-                    Seat::Guest(host) => host,
+                let host = match agent.role {
+                    Role::Leader(_) => id,
+                    Role::Follower(host) => host,
                     _ => return,
                 };
-                if agent.alive && agent.running == Some(round) && self.hears(id, host) {
+                if agent.alive && agent.running == Some(round) && self.reaches(id, host) {
                     self.with(host, |_, state, _| state.finish(NodeId(id), round));
                 }
             }
             Event::Missed { agent, host, closed } => self.missed(agent, host, closed),
-            Event::Seek { agent, heir, since, began, dead } => self.seek(agent, heir, (since, began), dead),
+            Event::Look { agent, successor, since, began, dead } => self.look(agent, successor, (since, began), dead),
         }
     }
 
@@ -573,12 +577,12 @@ impl World {
             self.event(event);
         }
         for (id, agent) in self.agents.iter().enumerate().filter(|(_, agent)| agent.alive) {
-            let over = match &agent.seat {
-                Seat::Out(_) => true,
-                Seat::Host(state) => matches!(state.stage, Stage::Over(_)),
-                Seat::Guest(_) | Seat::Seeking => false,
+            let over = match &agent.role {
+                Role::Ended(_) => true,
+                Role::Leader(state) => matches!(state.stage, RunStage::Over(_)),
+                Role::Follower(_) | Role::Discovering => false,
             };
-            assert!(over, "agent {id} never learned the end: {:?}", agent.seat);
+            assert!(over, "agent {id} never learned the end: {:?}", agent.role);
             assert_eq!(agent.running, None, "workers of agent {id} run after the end");
         }
         self.rounds
@@ -647,5 +651,5 @@ fn a_cut_leaves_one_side_at_most() {
         let rounds = World::new(of(1, 12, false, 3), vec![(10 * SECOND, Act::CutOff(every))], 12, 7).run();
         assert!(rounds >= 1);
     }
-    assert!(may_go_on(Side { nodes: 4, dead: 0, here: 2, with_host: true }));
+    assert!(has_quorum(PartitionSide { nodes: 4, dead: 0, here: 2, with_leader: true }));
 }

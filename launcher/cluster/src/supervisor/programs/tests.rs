@@ -1,14 +1,18 @@
 //! Rounds of programs, failures, hangs, and nodes that come and go, as the supervisor sees them.
 
 use super::*;
-use crate::supervisor::{
-    input::Input,
-    settings::{RunJob, SupervisorSettings},
+use crate::{
+    rendezvous::NodeId,
+    supervisor::{
+        GroupLimits,
+        input::Input,
+        settings::{RunJob, RunSettings, SupervisorSettings},
+    },
 };
 use enn_common::{
     config::train::Recovery,
     kernels::KernelBook,
-    wire::node_agent::{NodeEvent, WorkerExit, WorkerProgress},
+    wire::node_agent::{NodeEvent, RunSnapshot, WorkerExit, WorkerProgress},
 };
 use std::time::Duration;
 
@@ -29,34 +33,33 @@ struct Rig {
 
 impl Rig {
     fn new(max_restarts: u32, hang_timeout: Option<Duration>) -> Self {
-        let settings = SupervisorSettings {
-            contract: Contract::Env,
-            own: NodeId(1),
-            host: "n1".into(),
-            several_nodes: true,
-            nodes_min: 1,
-            nodes_max: 3,
+        let run = RunSettings {
+            contract: Contract::Env(GroupLimits { window: None, backoff: at(1), retry_early: false }),
             workers_min: 1,
-            workers: 2,
             on_failure: Recovery::Restart,
             max_restarts,
-            restart_window: None,
-            backoff: at(1),
-            retry_early: false,
             spares: 0,
             evict_stragglers: false,
             straggler_window: at(5),
             regroup_wait: at(5),
             hang_timeout,
             grace: at(30),
-            agent_silence_max: at(60),
             first_round: 0,
-            launch: "1".into(),
             run_dir: "/run".into(),
+            job: RunJob::Program,
+        };
+        let settings = SupervisorSettings {
+            run,
+            own: NodeId(1),
+            host: "n1".into(),
+            several_nodes: true,
+            nodes_min: 1,
+            workers: 2,
+            agent_silence_max: at(60),
+            launch: "1".into(),
             store: String::new(),
             device: "cpu",
             threads: 1,
-            job: RunJob::Program,
         };
         let supervisor = Supervisor::new(settings, KernelBook::default());
         Self { supervisor, now: Time::ZERO, effects: Vec::new() }

@@ -19,7 +19,6 @@ const SHARED_BYTES_DEFAULT: u32 = 48 << 10;
 /// Most static shared memory, in bytes, of our kernels that raise the limit of dynamic shared memory.
 const SHARED_BYTES_STATIC: u32 = 1 << 10;
 
-/// Properties of a device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DeviceFacts {
     context: Context,

@@ -23,7 +23,6 @@ unsafe extern "C" {
 pub struct Pool([u64; 2]);
 
 impl Pool {
-    /// Returns a new pool.
     pub fn new() -> Result<Self, ShimError> {
         let mut id = [0; 2];
         // SAFETY: `id` has room for the two numbers.

@@ -17,19 +17,14 @@ pub enum AtenArg {
     None,
     /// An integer, or an element kind or a memory format by libtorch's number.
     Int(i64),
-    /// A floating-point number.
     Real(F64Bits),
     Bool(bool),
-    /// A list of integers.
     Ints(Vec<i64>),
-    /// A list of booleans.
     Bools(Vec<bool>),
     /// A list with gaps: a true is the next operand, a false none.
     OperandsWhere(Vec<bool>),
-    /// A list of floats.
     Reals(Vec<F64Bits>),
     Text(String),
-    /// An element kind.
     Kind(Kind),
     /// The device of the first operand.
     Device,
@@ -159,7 +154,6 @@ impl AtenCall {
         Ok(Self { operator: Arc::new(operator), args, writes })
     }
 
-    /// Number of operands.
     pub fn operands(&self) -> usize {
         self.writes.len()
     }

@@ -10,12 +10,9 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Binary {
-    /// a + b
     Add,
     Sub,
-    /// a · b
     Mul,
-    /// a / b
     Div,
 }
 

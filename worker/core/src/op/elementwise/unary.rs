@@ -11,18 +11,14 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Unary {
-    /// −x
     Neg,
     Exp,
     /// ln x
     Log,
-    /// √x
     Sqrt,
-    /// x²
     Square,
     /// |x|, gradient 0 at 0
     Abs,
-    /// 1/x
     Reciprocal,
     /// max(x, 0), gradient 0 at 0
     Relu,
@@ -34,7 +30,6 @@ pub enum Unary {
     GeluTanh,
     /// 1/(1+e⁻ˣ)
     Sigmoid,
-    /// tanh x
     Tanh,
     /// ln(1+eˣ), linear above 20
     Softplus,

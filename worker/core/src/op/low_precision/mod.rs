@@ -16,7 +16,6 @@ use super::prelude::*;
 
 /// Kind of forward operands.
 pub const FORWARD: Kind = Kind::Float8e4m3fn;
-/// Kind of gradients.
 pub const GRADIENT: Kind = Kind::Float8e5m2;
 /// Sizes of 8-bit matrices are multiples of this.
 pub const ALIGN: i64 = 16;

@@ -2,12 +2,11 @@
 //! than f32.
 
 pub mod add_norm;
+pub mod alone;
 mod cpu;
 mod cuda;
 pub mod gated_norm;
-pub mod layer_norm;
 mod plain;
-pub mod rms_norm;
 pub mod softmax;
 
 use super::prelude::*;

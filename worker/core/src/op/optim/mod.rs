@@ -28,7 +28,6 @@ pub enum Scalar {
     Spread,
 }
 
-/// Number of scalars.
 pub const SCALARS: i64 = 6;
 
 /// The answer to an export of an optimizer's operation.

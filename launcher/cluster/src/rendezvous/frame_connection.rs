@@ -1,8 +1,8 @@
-//! A connection between two nodes: frames in, frames out, never blocking.
+//! A connection between two nodes that carries frames and never blocks.
 
 use enn_common::wire::{
     frame::{self, FrameBuffer, FrameError},
-    node::{GREETING_BYTES_MAX, MESSAGE_BYTES_MAX},
+    node::{HANDSHAKE_BYTES_MAX, MESSAGE_BYTES_MAX},
 };
 use mio::{Interest, Registry, Token, net::TcpStream};
 use serde::{Serialize, de::DeserializeOwned};
@@ -14,26 +14,25 @@ use std::{
     sync::Arc,
 };
 
-/// Bytes read at a time; before the greeting is over no more than it may have.
-const READ_BYTES: usize = GREETING_BYTES_MAX;
-/// Bytes that may wait for the other side to read; one that lets more gather does not read at all.
+/// Bytes of one read: no more than an unauthenticated peer may send.
+const READ_BYTES: usize = HANDSHAKE_BYTES_MAX;
+/// Limit on the bytes that wait for the other side; a side above it counts as dead.
 const OUT_BYTES_MAX: usize = 64 << 20;
-
-/// Frames given to the kernel at a time.
+/// Largest number of frames of one write.
 const SLICES_MAX: usize = 8;
 
-/// Why a connection is of no more use.
+/// Reason why a connection cannot be used any more.
 #[derive(Debug)]
-pub(super) enum Gone {
-    /// The other side's system closed it.
+pub(super) enum ConnectionError {
+    /// The other side's system closed the connection.
     Closed,
-    /// The network gave it up, or it is no longer read.
+    /// The network broke the connection, or the other side does not read.
     Broken(ErrorKind),
-    /// What came is not this protocol.
+    /// The other side does not speak this protocol.
     Foreign(String),
 }
 
-impl fmt::Display for Gone {
+impl fmt::Display for ConnectionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => write!(f, "the connection was closed"),
@@ -43,56 +42,57 @@ impl fmt::Display for Gone {
     }
 }
 
-impl From<FrameError> for Gone {
+impl From<FrameError> for ConnectionError {
     fn from(error: FrameError) -> Self {
         Self::Foreign(error.to_string())
     }
 }
 
-/// What a read gave.
+/// Outcome of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Filled {
-    /// As much as it could take: there may be more.
-    All,
-    /// Less: whatever comes later is a new event, but for an end that was known with this one.
-    Rest,
-    Nothing,
+pub(super) enum ReadOutcome {
+    /// The buffer was filled: there may be more.
+    Full,
+    /// The buffer was not filled: later bytes are a new event. An end that came with this event is not.
+    Partial,
+    Empty,
 }
 
-/// A frame, to be sent to any number of nodes.
-pub(super) type Bytes = Arc<[u8]>;
+/// An encoded frame, which can be sent to any number of nodes.
+pub(super) type EncodedFrame = Arc<[u8]>;
 
-/// `message` as a frame.
-pub(super) fn frame_of<T: Serialize>(message: &T) -> Bytes {
+/// Returns `message` as a frame.
+pub(super) fn encode_frame<T: Serialize>(message: &T) -> EncodedFrame {
     let mut out = Vec::new();
     if let Err(error) = frame::encode(message, &mut out) {
-        // Our own messages have an encoding, and their parts a length that was checked when they came in.
+        // All messages have an encoding; the lengths of their parts were checked on arrival.
         tracing::error!(%error, "a message of the rendezvous has no encoding");
     }
     out.into()
 }
 
-/// One connection.
+/// Connection that carries frames.
 #[derive(Debug)]
-pub(super) struct Pipe {
+pub(super) struct FrameConnection {
     stream: TcpStream,
     buffer: FrameBuffer,
-    /// What must come before the first frame and has not.
+    /// Bytes still expected before the first frame.
     prefix: &'static [u8],
     bytes_max: usize,
-    out: VecDeque<Bytes>,
-    /// Bytes of the first one that are sent; bytes of all.
+    out: VecDeque<EncodedFrame>,
+    /// Number of bytes of the first frame that are sent.
     sent: usize,
+    /// Number of bytes that wait for the other side.
     waiting: usize,
 }
 
-impl Pipe {
+impl FrameConnection {
     pub(super) fn new(stream: TcpStream, prefix: &'static [u8]) -> Self {
         Self {
             stream,
             buffer: FrameBuffer::new(),
             prefix,
-            bytes_max: GREETING_BYTES_MAX,
+            bytes_max: HANDSHAKE_BYTES_MAX,
             out: VecDeque::new(),
             sent: 0,
             waiting: 0,
@@ -107,16 +107,16 @@ impl Pipe {
         &self.stream
     }
 
-    /// The other side has proved itself: it may send more at a time.
-    pub(super) fn trust(&mut self) {
+    /// Raises the limit on messages: the other side is authenticated.
+    pub(super) fn raise_limit(&mut self) {
         self.bytes_max = MESSAGE_BYTES_MAX;
     }
 
-    /// Takes bytes that were read already.
-    pub(super) fn push(&mut self, mut bytes: &[u8]) -> Result<(), Gone> {
+    /// Adds bytes that were read already.
+    pub(super) fn push(&mut self, mut bytes: &[u8]) -> Result<(), ConnectionError> {
         let expected = self.prefix.len().min(bytes.len());
         if bytes[..expected] != self.prefix[..expected] {
-            return Err(Gone::Foreign("its first bytes are another program's".into()));
+            return Err(ConnectionError::Foreign("its first bytes are another program's".into()));
         }
         self.prefix = &self.prefix[expected..];
         bytes = &bytes[expected..];
@@ -124,69 +124,69 @@ impl Pipe {
         Ok(())
     }
 
-    /// Reads once.
-    pub(super) fn fill(&mut self) -> Result<Filled, Gone> {
+    /// Makes one read from the socket.
+    pub(super) fn read_once(&mut self) -> Result<ReadOutcome, ConnectionError> {
         let mut chunk = [0; READ_BYTES];
         loop {
             match self.stream.read(&mut chunk) {
-                Ok(0) => return Err(Gone::Closed),
+                Ok(0) => return Err(ConnectionError::Closed),
                 Ok(read) => {
                     self.push(&chunk[..read])?;
-                    return Ok(if read == chunk.len() { Filled::All } else { Filled::Rest });
+                    return Ok(if read == chunk.len() { ReadOutcome::Full } else { ReadOutcome::Partial });
                 }
                 Err(error) => match error.kind() {
                     ErrorKind::Interrupted => {}
-                    ErrorKind::WouldBlock | ErrorKind::NotConnected => return Ok(Filled::Nothing),
-                    ErrorKind::ConnectionReset => return Err(Gone::Closed),
-                    kind => return Err(Gone::Broken(kind)),
+                    ErrorKind::WouldBlock | ErrorKind::NotConnected => return Ok(ReadOutcome::Empty),
+                    ErrorKind::ConnectionReset => return Err(ConnectionError::Closed),
+                    kind => return Err(ConnectionError::Broken(kind)),
                 },
             }
         }
     }
 
-    /// The next message, if one is whole.
-    pub(super) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Gone> {
+    /// Returns the next message, if it is complete.
+    pub(super) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, ConnectionError> {
         if let Some(message) = self.buffer.decode()? {
             return Ok(Some(message));
         }
         if self.buffer.pending() > self.bytes_max {
-            return Err(Gone::Foreign(format!("a message of more than {} bytes", self.bytes_max)));
+            return Err(ConnectionError::Foreign(format!("a message of more than {} bytes", self.bytes_max)));
         }
         Ok(None)
     }
 
-    /// Sends as soon as the other side reads.
-    pub(super) fn send(&mut self, bytes: &Bytes) -> Result<(), Gone> {
+    /// Queues a frame, and writes as much as the kernel takes.
+    pub(super) fn send(&mut self, bytes: &EncodedFrame) -> Result<(), ConnectionError> {
         self.queue(bytes)?;
         self.flush()
     }
 
-    /// Sends with what is sent next.
-    pub(super) fn queue(&mut self, bytes: &Bytes) -> Result<(), Gone> {
+    /// Queues a frame for the next write.
+    pub(super) fn queue(&mut self, bytes: &EncodedFrame) -> Result<(), ConnectionError> {
         if self.waiting > OUT_BYTES_MAX {
-            return Err(Gone::Broken(ErrorKind::TimedOut));
+            return Err(ConnectionError::Broken(ErrorKind::TimedOut));
         }
         self.waiting += bytes.len();
         self.out.push_back(Arc::clone(bytes));
         Ok(())
     }
 
-    /// Gives the kernel what it takes.
-    pub(super) fn flush(&mut self) -> Result<(), Gone> {
+    /// Writes as much as the kernel takes.
+    pub(super) fn flush(&mut self) -> Result<(), ConnectionError> {
         while !self.out.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
             for (index, (slice, bytes)) in slices.iter_mut().zip(&self.out).enumerate() {
                 *slice = IoSlice::new(&bytes[if index == 0 { self.sent } else { 0 }..]);
             }
             match self.stream.write_vectored(&slices) {
-                Ok(0) => return Err(Gone::Closed),
+                Ok(0) => return Err(ConnectionError::Closed),
                 Ok(bytes) => self.sent(bytes),
                 Err(error) => match error.kind() {
                     ErrorKind::Interrupted => {}
                     ErrorKind::WouldBlock | ErrorKind::NotConnected => return Ok(()),
-                    // The other side closed; what it said before may still be read.
+                    // The other side closed; its earlier messages may still be read.
                     ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => return Ok(()),
-                    kind => return Err(Gone::Broken(kind)),
+                    kind => return Err(ConnectionError::Broken(kind)),
                 },
             }
         }
@@ -202,15 +202,15 @@ impl Pipe {
         }
     }
 
-    /// Takes the connection out of the poll.
-    pub(super) fn leave(&mut self, registry: &Registry) {
-        // Fails only when it is not in there.
+    /// Removes the connection from the poll.
+    pub(super) fn deregister(&mut self, registry: &Registry) {
+        // This fails only for a connection that is not registered.
         let _absent = registry.deregister(&mut self.stream);
     }
 
-    /// Says that nothing more will be sent.
-    pub(super) fn finish(&self) {
-        // A connection that is gone already needs no end.
+    /// Ends the sending direction.
+    pub(super) fn shut_down_sending(&self) {
+        // A connection that is gone needs no end.
         let _gone = self.stream.shutdown(Shutdown::Write);
     }
 }

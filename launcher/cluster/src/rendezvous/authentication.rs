@@ -1,7 +1,7 @@
-//! Who may come in: both sides prove that they know the run's token, and never send it.
+//! Authentication of nodes: both sides prove that they know the run's token, and never send it.
 //!
-//! Each proof is blake3 keyed by the token over both sides' nonces and the side's own name, so that no proof can be said
-//! again later or said back. The node proves itself first: a host that strangers reach gives nothing away to guess at.
+//! A proof is a blake3 hash, keyed by the token, of both nonces and of the prover's role: it can be neither replayed
+//! nor reflected. The node proves first, so that a leader gives an unauthenticated peer nothing to test guesses on.
 //!
 //! **Invariant:** neither the token nor anything it could be guessed from goes into a message, an error or a log.
 
@@ -15,14 +15,14 @@ use std::{
 
 const CONTEXT: &str = "enn 2026-11 rendezvous token";
 
-/// Bytes chosen anew for each connection.
+/// Random bytes, new for each connection.
 pub(super) type Nonce = [u8; PROOF_BYTES];
 
-/// What to do where the tokens of two nodes differ.
+/// Hint for nodes whose tokens differ.
 pub(super) const SAME_TOKEN: &str = "set the same ENN_TOKEN on all nodes, or copy one token file to every node (mode \
                                      600) and name it by --token-file; nodes without a common home make a token each";
 
-/// What a token is turned into once.
+/// Key derived from a token.
 #[derive(Clone)]
 pub(super) struct Key([u8; blake3::KEY_LEN]);
 
@@ -32,11 +32,11 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Who proves.
+/// Role of the side that proves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Prover {
     Node,
-    Host,
+    Leader,
 }
 
 impl Key {
@@ -44,24 +44,24 @@ impl Key {
         Self(blake3::derive_key(CONTEXT, &token.secret))
     }
 
-    /// The proof of `prover` for these nonces.
-    pub(super) fn proof(&self, prover: Prover, node: &Nonce, host: &Nonce) -> [u8; PROOF_BYTES] {
-        self.hash(prover, node, host).into()
+    /// Returns the proof of `prover` for these nonces.
+    pub(super) fn proof(&self, prover: Prover, node: &Nonce, leader: &Nonce) -> [u8; PROOF_BYTES] {
+        self.hash(prover, node, leader).into()
     }
 
     /// Whether `proof` is right, in constant time.
-    pub(super) fn holds(&self, proof: &[u8; PROOF_BYTES], prover: Prover, node: &Nonce, host: &Nonce) -> bool {
+    pub(super) fn verifies(&self, proof: &[u8; PROOF_BYTES], prover: Prover, node: &Nonce, leader: &Nonce) -> bool {
         // blake3's comparison of hashes takes the same time wherever they differ.
-        self.hash(prover, node, host) == blake3::Hash::from(*proof)
+        self.hash(prover, node, leader) == blake3::Hash::from(*proof)
     }
 
-    fn hash(&self, prover: Prover, node: &Nonce, host: &Nonce) -> blake3::Hash {
+    fn hash(&self, prover: Prover, node: &Nonce, leader: &Nonce) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(match prover {
             Prover::Node => b"node",
-            Prover::Host => b"host",
+            Prover::Leader => b"host",
         });
-        hasher.update(node).update(host).finalize()
+        hasher.update(node).update(leader).finalize()
     }
 }
 
@@ -105,11 +105,11 @@ mod tests {
         let host = nonces.next().unwrap();
         assert_ne!(node, host);
         let proof = key(b"a").proof(Prover::Node, &node, &host);
-        assert!(key(b"a").holds(&proof, Prover::Node, &node, &host));
-        assert!(!key(b"b").holds(&proof, Prover::Node, &node, &host));
-        assert!(!key(b"a").holds(&proof, Prover::Host, &node, &host), "said back");
-        assert!(!key(b"a").holds(&proof, Prover::Node, &node, &nonces.next().unwrap()), "said again");
-        assert!(!key(b"a").holds(&[0; PROOF_BYTES], Prover::Node, &node, &host));
+        assert!(key(b"a").verifies(&proof, Prover::Node, &node, &host));
+        assert!(!key(b"b").verifies(&proof, Prover::Node, &node, &host));
+        assert!(!key(b"a").verifies(&proof, Prover::Leader, &node, &host), "said back");
+        assert!(!key(b"a").verifies(&proof, Prover::Node, &node, &nonces.next().unwrap()), "said again");
+        assert!(!key(b"a").verifies(&[0; PROOF_BYTES], Prover::Node, &node, &host));
         assert_eq!(format!("{:?}", key(b"a")), "Key");
     }
 }
