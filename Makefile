@@ -24,7 +24,7 @@ TORCH_LIB = $(shell $(PYTHON) worker/setup/libtorch.py --print-lib)
 PASSIVE = export OMP_WAIT_POLICY=passive
 WITH_TORCH = export LD_LIBRARY_PATH="$(TORCH_LIB)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" ENN_BIN_DIR="$(BIN)"
 
-.PHONY: help libtorch build build-all demo check test soak test-gpu conformance releases programs aoti makers pins venv environments torchft bench bench-gpu measured cuda asan fuzz doctor lint deps clean-runs
+.PHONY: help libtorch build build-all demo check test soak test-gpu test-python conformance releases programs aoti makers pins venv environments torchft bench bench-gpu measured cuda asan fuzz doctor lint deps clean-runs
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -142,6 +142,9 @@ conformance: build-all venv ## Tests against PyTorch itself
 	compiler=$$($(ENN_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/cu13/lib
 	ENN_NEEDS_NVRTC=1 LD_LIBRARY_PATH="$$compiler:$$LD_LIBRARY_PATH" $(CARGO) test --profile $(PROFILE) --workspace --test gpu cuda::compile::
 	$(ENN_PYTHON) tests/conformance/run.py
+
+test-python: venv ## Tests of the Python package `enn`, with workers on the CPU that are killed
+	@PYTHONPATH=python $(ENN_PYTHON) -m unittest discover -s python/tests
 
 releases: build-all venv ## Checkpoints, and `enn run` beside torchrun, in other releases of PyTorch; writes docs/torchrun-releases.md (5 GB in target/envs)
 	@$(WITH_TORCH)

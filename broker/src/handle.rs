@@ -34,6 +34,7 @@ const COMMAND_WAIT_MAX: Duration = Duration::from_secs(10);
 pub struct Broker {
     socket: PathBuf,
     script_socket: PathBuf,
+    seat_dir: PathBuf,
     commands: Sender<Command>,
     waker: Waker,
     events: Receiver<BrokerEvent>,
@@ -50,6 +51,7 @@ impl Broker {
         let directory = SocketDirectory::make(parent)?;
         let socket = directory.path().join(socket_directory::SOCKET);
         let script_socket = directory.path().join(socket_directory::SCRIPT_SOCKET);
+        let seat_dir = directory.path().join(socket_directory::SEATS);
         // The directory of a broker whose first socket takes no connection may be removed: it is bound first.
         let listeners = [listen(&socket, Language::Worker)?, listen(&script_socket, Language::Script)?];
         let poll = Poll::new().map_err(BrokerError::Loop)?;
@@ -63,7 +65,7 @@ impl Broker {
         let server = server.map_err(BrokerError::Loop)?;
         let thread = std::thread::Builder::new().name("enn-broker".into()).spawn(|| server.run());
         let thread = Some(thread.map_err(BrokerError::Loop)?);
-        Ok(Self { socket, script_socket, commands, waker, events, wake, thread, _directory: directory })
+        Ok(Self { socket, script_socket, seat_dir, commands, waker, events, wake, thread, _directory: directory })
     }
 
     /// Returns the path of the socket, the value of a worker's `ENN_BROKER`.
@@ -73,6 +75,11 @@ impl Broker {
 
     pub fn script_socket(&self) -> &Path {
         &self.script_socket
+    }
+
+    /// Returns the folder in which scripts keep what is private to a seat; it lives as long as the broker.
+    pub fn seat_dir(&self) -> &Path {
+        &self.seat_dir
     }
 
     /// Has the thread carry out a command.

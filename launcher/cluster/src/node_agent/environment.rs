@@ -14,6 +14,8 @@ pub(super) struct Identity<'a> {
     pub(super) broker: &'a Path,
     /// Socket of the broker for scripts.
     pub(super) script: &'a Path,
+    /// Folder in which scripts keep what is private to a seat.
+    pub(super) seat_dir: &'a Path,
     pub(super) run_dir: &'a Path,
     pub(super) store: Option<&'a StoreAddress>,
 }
@@ -32,6 +34,7 @@ pub(super) fn variables(spec: &WorkerSpec, identity: &Identity<'_>) -> Vec<(&'st
         ("ENN_CONTROL_FD", OsString::from(identity.control_fd.to_string())),
         ("ENN_BROKER", identity.broker.into()),
         ("ENN_SCRIPT_SOCKET", identity.script.into()),
+        ("ENN_SEAT_DIR", identity.seat_dir.into()),
         ("ENN_RUN_DIR", identity.run_dir.into()),
     ];
     if let Some(SeatFacts { round, rank, local_rank, world, local_world }) = identity.seat {
@@ -72,6 +75,7 @@ mod tests {
             control_fd: 9,
             broker: Path::new("/tmp/b.sock"),
             script: Path::new("/tmp/s.sock"),
+            seat_dir: Path::new("/tmp/seats"),
             run_dir: Path::new("/run"),
             store: Some(&store),
         };

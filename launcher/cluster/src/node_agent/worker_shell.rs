@@ -288,6 +288,7 @@ impl WorkerShell {
             control_fd: -1,
             broker: self.broker.socket(),
             script: self.broker.script_socket(),
+            seat_dir: self.broker.seat_dir(),
             run_dir: &run_dir,
             store: store.as_ref(),
         };

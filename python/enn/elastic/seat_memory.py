@@ -1,0 +1,132 @@
+"""What is private to a seat and survives its process: memory files in a directory of the node agent.
+
+A seat has four files: for steps with even and odd numbers, and for each of them one record that is made before this rank can have
+contributed all of its gradients (`CONTRIBUTED`) and one that is made when the step is done (`DONE`). So the record of a step stays
+readable until the other ranks cannot need it any more, also if the process is killed while it writes.
+A file is a header of 64 bytes (magic, bytes of buffers, bytes of the rest, step or -1 while it is written), the buffers, the rest.
+"""
+
+import mmap
+import os
+import pickle
+import struct
+from pathlib import Path
+
+import torch
+
+from . import torch_private
+
+CONTRIBUTED = 0
+DONE = 1
+_SIZES = struct.Struct("<8sqq")
+_STEP = struct.Struct("<q")
+_STEP_OFFSET = _SIZES.size
+_HEADER_BYTES = 64
+_MAGIC = b"ENNseat1"
+_BEING_WRITTEN = -1
+# Room for random states and small values; a file that becomes too small is made again with twice the room.
+_ROOM_BYTES = 64 << 10
+
+
+class SeatMemory:
+    """The records of one rank. `buffer_bytes` is the size of the module buffers in a record; `directory` must exist."""
+
+    def __init__(self, directory: Path, rank: int, buffer_bytes: int, on_device: bool):
+        self._slots = {}
+        for parity in (0, 1):
+            for kind in (CONTRIBUTED, DONE):
+                path = directory / f"seat-{rank}-{parity}-{kind}"
+                self._slots[parity, kind] = _Slot(path, buffer_bytes, on_device)
+
+    def buffers(self, step: int, kind: int) -> torch.Tensor:
+        """Begins a record: the one that was there is no more. Returns the place of the buffers (uint8), to be filled before `write`."""
+        return self._slots[step % 2, kind].begin()
+
+    def write(self, step: int, kind: int, rest: bytes) -> None:
+        """Ends a record that `buffers` began."""
+        self._slots[step % 2, kind].end(step, rest)
+
+    def close(self) -> None:
+        for slot in self._slots.values():
+            slot.close()
+
+
+class _Slot:
+    def __init__(self, path: Path, buffer_bytes: int, on_device: bool):
+        self._path = path
+        self._buffer_bytes = buffer_bytes
+        self._on_device = on_device
+        self._map = None
+        self._whole = None
+        self._buffers = None
+        self._is_registered = False
+
+    def begin(self) -> torch.Tensor:
+        if self._map is None:
+            self._open(_HEADER_BYTES + self._buffer_bytes + _ROOM_BYTES)
+        self._set_step(_BEING_WRITTEN)
+        return self._buffers
+
+    def end(self, step: int, rest: bytes) -> None:
+        begin = _HEADER_BYTES + self._buffer_bytes
+        if begin + len(rest) > len(self._map):
+            buffers = self._buffers.clone()
+            self.close()
+            self._open(begin + 2 * len(rest))
+            self._set_step(_BEING_WRITTEN)
+            self._buffers.copy_(buffers)
+        self._map[begin : begin + len(rest)] = rest
+        _SIZES.pack_into(self._map, 0, _MAGIC, self._buffer_bytes, len(rest))
+        # The step makes the record valid: it is written last.
+        self._set_step(step)
+
+    def _open(self, size: int) -> None:
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # A full file system is an error here, and not a signal at the first write.
+            os.posix_fallocate(descriptor, 0, size)
+            self._map = mmap.mmap(descriptor, 0)
+        finally:
+            os.close(descriptor)
+        self._whole = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._buffers = self._whole[_HEADER_BYTES : _HEADER_BYTES + self._buffer_bytes]
+        if self._on_device and self._buffer_bytes:
+            self._is_registered = torch_private.register_host_memory(self._whole)
+
+    def _set_step(self, step: int) -> None:
+        _STEP.pack_into(self._map, _STEP_OFFSET, step)
+
+    def close(self) -> None:
+        if self._is_registered:
+            torch_private.unregister_host_memory(self._whole)
+        self._is_registered = False
+        # The map itself is closed when the last tensor over it is gone.
+        self._whole = None
+        self._buffers = None
+        self._map = None
+
+
+def read(directory: Path, rank: int, step: int, kind: int) -> tuple[bytes, bytes] | None:
+    """Returns buffers and rest of the record of a rank after `step` steps, or `None` if there is none."""
+    try:
+        data = (directory / f"seat-{rank}-{step % 2}-{kind}").read_bytes()
+    except FileNotFoundError:
+        return None
+    if len(data) < _HEADER_BYTES:
+        return None
+    magic, buffer_bytes, rest_bytes = _SIZES.unpack_from(data)
+    (found,) = _STEP.unpack_from(data, _STEP_OFFSET)
+    end = _HEADER_BYTES + buffer_bytes
+    if magic != _MAGIC or found != step or end + rest_bytes > len(data):
+        return None
+    return data[_HEADER_BYTES:end], data[end : end + rest_bytes]
+
+
+def pack(values: object) -> bytes:
+    """Returns the rest of a record."""
+    return pickle.dumps(values, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def unpack(rest: bytes) -> object:
+    """Reverses `pack`. The file was written by a process of the same user and run."""
+    return pickle.loads(rest)

@@ -1,0 +1,165 @@
+"""The state of a training: what is put back when a rank dies."""
+
+import pickle
+from contextlib import contextmanager
+
+import torch
+
+from .errors import ElasticError
+from .small_parts import SmallParts
+
+
+class State:
+    """Everything that training changes, by name.
+
+    - modules (`torch.nn.Module`): parameters and the buffers of their `state_dict`;
+    - optimizers: hyperparameters and state, whatever its dtype;
+    - schedulers, samplers, `GradScaler` and all else that has `state_dict` and `load_state_dict`;
+    - values that can be pickled: `State(..., best=0.0)`, then `state.best = 0.5`. Keep them small: they are copied after each step.
+
+    After a failure all ranks stand after the last step that was applied on any of them, to the bit, random states (Python, NumPy, torch)
+    included. Values and buffers stay those of the rank where its process lived, or where its seat has a record of them.
+
+    `state.step` counts the steps that are done. `state.step += 1` is the last statement of a step: what the step changes (scheduler,
+    averaged weights, values) stands before it, and what stands behind it and before the next optimizer step may be done again.
+    """
+
+    def __init__(self, **parts):
+        for name in parts:
+            if name.startswith("_") or hasattr(State, name):
+                raise ElasticError(f"State({name}=…): this name is taken, choose another one")
+        self.__dict__["_parts"] = Parts(parts)
+        self.__dict__["_step"] = 0
+        self.__dict__["_steps"] = None
+        self.__dict__["_is_stopped"] = False
+
+    @property
+    def step(self) -> int:
+        """Number of steps that are done. To increase it ends a step."""
+        return self._step
+
+    @step.setter
+    def step(self, value: int) -> None:
+        if self._steps is None:
+            self._set_step(value)
+        else:
+            self._steps.commit(value)
+
+    def _set_step(self, value: int) -> None:
+        self.__dict__["_step"] = value
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the launcher has asked for the end: the training function was left, and the script saves and ends."""
+        return self._is_stopped
+
+    def commit(self) -> None:
+        """Ends a step of a loop that has no optimizer, or a change between two steps (of the epoch, say). `state.step` stays as it is.
+
+        All ranks have to call it at the same place.
+        """
+        if self._steps is not None:
+            self._steps.commit(self._step)
+
+    @contextmanager
+    def uninterrupted(self):
+        """Context in which nothing is raised from outside, for writing a checkpoint. Raises `Interrupted` at its begin or at its end.
+
+        Collectives inside fail all the same when a rank has died. Steps of the optimizer are not allowed inside.
+        """
+        if self._steps is None or not self._steps.is_active:
+            yield
+            return
+        interruption = self._steps._interruption
+        interruption.raise_if_over()
+        interruption.hold(protected=True)
+        try:
+            yield
+        finally:
+            interruption.release(protected=True)
+        interruption.raise_if_over()
+
+    def __getattr__(self, name: str):
+        # Called for names that are no attributes of the instance or the class.
+        parts = self.__dict__.get("_parts")
+        if parts is not None and name in parts.all:
+            return parts.all[name]
+        raise AttributeError(f"the state has no {name!r}; it has {', '.join(parts.all) if parts else 'nothing'}")
+
+    def __setattr__(self, name: str, value) -> None:
+        if name == "step":
+            State.step.fset(self, value)
+        elif name in self._parts.values:
+            self._parts.all[name] = value
+        elif name in self._parts.all:
+            raise ElasticError(f"state.{name} is registered, and cannot be replaced by another object")
+        else:
+            raise ElasticError(f"state.{name} is not part of the state: give it to State({name}=…) first")
+
+
+class Parts:
+    """The registered objects, by what is done with them. `all` has each of them; `values` has the names of plain values."""
+
+    def __init__(self, parts: dict):
+        self.all = dict(parts)
+        self.modules = {}
+        self.optimizers = {}
+        stateful = {}
+        scalers = {}
+        self.values = set()
+        for name, part in parts.items():
+            if isinstance(part, torch.nn.Module):
+                self.modules[name] = _checked(name, part)
+            elif isinstance(part, torch.optim.Optimizer):
+                self.optimizers[name] = part
+            elif isinstance(part, torch.amp.GradScaler):
+                scalers[name] = part
+            elif hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
+                stateful[name] = part
+            else:
+                self.values.add(name)
+        self.small = SmallParts(self.optimizers, stateful, scalers)
+        # What cannot be pickled is found now, and not in the first step.
+        self.small.capture()
+        self.pickled_values()
+
+    def trained(self) -> set[int]:
+        """Returns the identities of all parameters that an optimizer changes."""
+        groups = [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
+        return {id(parameter) for group in groups for parameter in group["params"]}
+
+    def drop_gradients(self) -> None:
+        """Drops gradients of a step that was discarded."""
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad(set_to_none=True)
+        for module in self.modules.values():
+            module.zero_grad(set_to_none=True)
+
+    def pickled_values(self) -> bytes:
+        """Returns a copy of the plain values. Raises `ElasticError` if one cannot be pickled."""
+        try:
+            return pickle.dumps({name: self.all[name] for name in self.values}, protocol=pickle.HIGHEST_PROTOCOL)
+        except Exception:
+            for name in sorted(self.values):
+                _check_value(name, self.all[name])
+            raise
+
+    def set_pickled_values(self, data: bytes) -> None:
+        """Puts such a copy back."""
+        self.all.update(pickle.loads(data))
+
+
+def _checked(name: str, module: torch.nn.Module) -> torch.nn.Module:
+    """Returns the module, if it is one whose state a survivor has as a whole."""
+    if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+        raise ElasticError(f"State({name}=…): give the module itself, and wrap it in DistributedDataParallel inside the training function")
+    if any(type(parameter).__name__ == "DTensor" for parameter in module.parameters()):
+        raise ElasticError(f"State({name}=…): its parameters are sharded (DTensor), which is not supported yet")
+    return module
+
+
+def _check_value(name: str, value: object) -> None:
+    try:
+        pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        raise ElasticError(f"State({name}=…) is neither a module, an optimizer nor has it a state_dict, and cannot be pickled: {error}") from None

@@ -1,0 +1,78 @@
+"""Scripts with mistakes get a sentence that names the cause; scripts that do something else while a rank dies go on."""
+
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+from supervisor import Supervisor
+
+SMALL = str(Path(__file__).resolve().parent / "script_small.py")
+
+
+class Mistakes(unittest.TestCase):
+    def said(self, mode: str, wanted: str) -> None:
+        with Supervisor(SMALL, 1, arguments=[mode]) as supervisor:
+            supervisor.run_until(lambda: any(entry[1] == "ended" for entry in supervisor.log))
+            self.assertIn(wanted, supervisor.outputs())
+
+    def test_groups_made_outside(self):
+        self.said("outside", "process groups were made outside the training function: 0. Make groups and meshes inside it")
+
+    def test_a_value_that_cannot_be_copied(self):
+        self.said("value", "State(lock=…) is neither a module, an optimizer nor has it a state_dict, and cannot be pickled")
+
+    def test_a_closure(self):
+        self.said("closure", "optimizer.step(closure) is not supported")
+
+    def test_an_unknown_release_runs_without_recovery(self):
+        with Supervisor(SMALL, 1, arguments=["release"], environment={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29731", "ENN_TEST_GO": ""}) as supervisor:
+            supervisor.finish()
+            self.assertRegex(supervisor.outputs(), r"enn: failures restart all workers: torch \S+ was not tried with ENN, which knows 2\.8 to 2\.15")
+            self.assertIn("end rank=0 step=40", supervisor.outputs())
+
+
+class Others(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with Supervisor(SMALL, 2, arguments=["plain"]) as supervisor:
+            supervisor.finish()
+            cls.expected = supervisor.ends()
+
+    def test_an_exception_in_one_rank_ends_that_process_only(self):
+        with Supervisor(SMALL, 2, spares=1, arguments=["fails"]) as supervisor:
+            supervisor.finish()
+            self.assertEqual(supervisor.ends(), self.expected)
+            failures = [entry[3] for entry in supervisor.log if entry[1] == "failed"]
+            self.assertEqual(failures, ["ValueError: a mistake of the script"])
+
+    def test_a_rank_that_only_computes_is_interrupted(self):
+        with Supervisor(SMALL, 2, spares=1, arguments=["python"]) as supervisor:
+            supervisor.run_until(lambda: supervisor.all_attached() and (supervisor.root / "computing-10").exists())
+            supervisor.kill(1)
+            supervisor.run_until(lambda: supervisor.all_ready(1))
+            self.assertLess([entry for entry in supervisor.log if entry[1] == "halted"][0][0] - supervisor.killed_at, 0.9)
+            supervisor.finish()
+            self.assertEqual(supervisor.ends(), self.expected)
+
+    def test_a_checkpoint_is_not_interrupted(self):
+        with Supervisor(SMALL, 2, spares=1, arguments=["checkpoint"]) as supervisor:
+            supervisor.run_until(lambda: supervisor.all_attached() and (supervisor.root / "begun-10-0").exists())
+            survivor = supervisor.seated(0).popen.pid
+            supervisor.kill(1)
+            supervisor.run_until(lambda: supervisor.all_ready(1))
+            self.assertIn(str(survivor), (supervisor.root / "ended-10-0").read_text())
+            # The supervisor is told at once where the rank stands.
+            self.assertLess([entry for entry in supervisor.log if entry[1] == "halted"][0][0] - supervisor.killed_at, 0.5)
+            supervisor.finish()
+            self.assertEqual(supervisor.ends(), self.expected)
+
+
+class Import(unittest.TestCase):
+    def test_importing_enn_imports_neither_torch_nor_numpy(self):
+        code = "import sys, enn; sys.exit(any(name in sys.modules for name in ('torch', 'numpy')))"
+        self.assertEqual(subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent, check=False).returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,95 @@
+"""A training script for tests on GPUs: DDP with NCCL, where Python runs ahead of the device.
+
+Arguments: key=value of steps, width, depth, unsafe (1: without waiting for the device and looking at the flag before a step is applied).
+"""
+
+import faulthandler
+import hashlib
+import os
+import sys
+import time
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import enn.elastic as elastic
+from enn.elastic import steps
+
+OPTIONS = {"steps": 300, "width": 2048, "depth": 12, "unsafe": 0} | {key: int(value) for key, value in (one.split("=") for one in sys.argv[1:])}
+
+
+def build(width, depth):
+    torch.manual_seed(1)
+    layers = []
+    for _ in range(depth):
+        layers += [torch.nn.Linear(width, width), torch.nn.BatchNorm1d(width), torch.nn.GELU(), torch.nn.Dropout(0.1)]
+    return torch.nn.Sequential(*layers)
+
+
+def digest(tensors):
+    return hashlib.sha256(b"".join(tensor.detach().cpu().numpy().tobytes() for tensor in tensors)).hexdigest()[:16]
+
+
+def mark(text):
+    directory = os.environ.get("ENN_TEST_DIR")
+    if directory:
+        with open(os.path.join(directory, f"steps-{os.getpid()}"), "a") as file:
+            file.write(f"{time.monotonic():.4f} {text}\n")
+
+
+def apply_without_looking(self):
+    self._interruption.hold()
+
+
+if os.environ.get("ENN_TEST_LOG"):
+    faulthandler.dump_traceback_later(60)
+
+
+def wait_for_go():
+    """Waits until the test lets training begin."""
+    path = os.environ.get("ENN_TEST_GO")
+    while path and not os.path.exists(path):
+        time.sleep(0.005)
+
+
+def main():
+    if OPTIONS["unsafe"]:
+        steps.Steps._begin_to_apply = apply_without_looking
+    elastic.init("nccl")
+    device = torch.device("cuda", elastic.local_rank())
+    torch.cuda.set_device(device)
+    model = build(OPTIONS["width"], OPTIONS["depth"]).to(device)
+    torch.ones(8, 8, device=device) @ torch.ones(8, 8, device=device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1000)
+    state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler)
+
+    @elastic.run(state)
+    def train(state):
+        wait_for_go()
+        net = DistributedDataParallel(state.model, device_ids=[device.index], find_unused_parameters=True)
+        begin = time.monotonic()
+        first = state.step
+        while state.step < OPTIONS["steps"]:
+            optimizer.zero_grad(set_to_none=True)
+            generator = torch.Generator(device=device)
+            generator.manual_seed(state.step * 1000 + elastic.rank())
+            rows = torch.randn(256, OPTIONS["width"], device=device, generator=generator)
+            net(rows).square().mean().backward()
+            optimizer.step()
+            scheduler.step()
+            state.step += 1
+            mark(state.step)
+        torch.cuda.synchronize()
+        return (time.monotonic() - begin) / max(1, state.step - first)
+
+    torch.manual_seed(elastic.rank() if elastic.local_rank() == device.index else 0)
+    seconds = train(state)
+    moments = [value for one in optimizer.state.values() for value in one.values()]
+    digests = f"model={digest(model.state_dict().values())} optimizer={digest(moments)}"
+    print(f"end rank={elastic.rank()} step={state.step} {digests} draw={torch.rand((), device=device).item():.9f}", flush=True)
+    print(f"milliseconds {seconds * 1000:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
