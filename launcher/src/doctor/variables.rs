@@ -151,7 +151,11 @@ pub const FOR_WORKERS: &[Variable] = &[
     variable("ENN_WORKER_ID", "enn-worker", "name of the process among those of its launcher"),
     variable("ENN_BROKER", "enn-worker", "path of the broker's socket"),
     variable("ENN_SCRIPT_SOCKET", "scripts", "path of the broker's socket for programs that can join another round"),
-    variable("ENN_SEAT_DIR", "scripts", "folder in which programs keep what is private to a rank, for the process that replaces one"),
+    variable(
+        "ENN_SEAT_DIR",
+        "scripts",
+        "folder in which programs keep what is private to a rank, for the process that replaces one",
+    ),
     variable("ENN_ROUND", "enn-worker", "round the worker was started for"),
     variable("ENN_RUN_DIR", "enn-worker", "run directory"),
     variable("ENN_CONTROL_FD", "enn-worker", "descriptor of the control page"),

@@ -22,6 +22,7 @@ use std::{
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Path of a Python that can import PyTorch.
+#[expect(clippy::disallowed_methods, reason = "the environment says which Python has PyTorch")]
 fn python() -> Option<PathBuf> {
     let of_venv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/venv/bin/python");
     let python = std::env::var_os("ENN_TORCH_PYTHON").map_or(of_venv, PathBuf::from);
