@@ -4,18 +4,16 @@ Arguments: key=value of steps, width, depth, unsafe (1: without waiting for the 
 """
 
 import faulthandler
-import hashlib
 import os
-import sys
 import time
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import enn.elastic as elastic
-from enn.elastic import steps
+from train_common import digest, mark, options, wait_for_go
 
-OPTIONS = {"steps": 300, "width": 2048, "depth": 12, "unsafe": 0} | {key: int(value) for key, value in (one.split("=") for one in sys.argv[1:])}
+OPTIONS = options(steps=300, width=2048, depth=12)
 
 
 def build(width, depth):
@@ -26,35 +24,11 @@ def build(width, depth):
     return torch.nn.Sequential(*layers)
 
 
-def digest(tensors):
-    return hashlib.sha256(b"".join(tensor.detach().cpu().numpy().tobytes() for tensor in tensors)).hexdigest()[:16]
-
-
-def mark(text):
-    directory = os.environ.get("ENN_TEST_DIR")
-    if directory:
-        with open(os.path.join(directory, f"steps-{os.getpid()}"), "a") as file:
-            file.write(f"{time.monotonic():.4f} {text}\n")
-
-
-def apply_without_looking(self):
-    self._interruption.hold()
-
-
 if os.environ.get("ENN_TEST_LOG"):
     faulthandler.dump_traceback_later(60)
 
 
-def wait_for_go():
-    """Waits until the test lets training begin."""
-    path = os.environ.get("ENN_TEST_GO")
-    while path and not os.path.exists(path):
-        time.sleep(0.005)
-
-
 def main():
-    if OPTIONS["unsafe"]:
-        steps.Steps._begin_to_apply = apply_without_looking
     elastic.init("nccl")
     device = torch.device("cuda", elastic.local_rank())
     torch.cuda.set_device(device)

@@ -5,10 +5,7 @@ bare `except Exception` around the step; 2: one around the backward pass, so tha
 looking whether the round is over before a step is applied).
 """
 
-import hashlib
-import os
 import random
-import sys
 import time
 
 import numpy
@@ -17,11 +14,9 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import enn.elastic as elastic
-from enn.elastic.steps import Steps
+from train_common import digest, mark, options, wait_for_go
 
-OPTIONS = {"epochs": 4, "loaders": 2, "ms": 0, "except": 0, "persistent": 0, "unsafe": 0} | {
-    key: int(value) for key, value in (one.split("=") for one in sys.argv[1:])
-}
+OPTIONS = options(**{"epochs": 4, "loaders": 2, "ms": 0, "except": 0, "persistent": 0})
 ROWS = 256
 GLOBAL_BATCH = 16
 
@@ -46,19 +41,6 @@ def build():
     )
 
 
-def digest(tensors):
-    data = b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)
-    return hashlib.sha256(data).hexdigest()[:16]
-
-
-def mark(text):
-    """Says that a step was done, for tests that kill at a step."""
-    directory = os.environ.get("ENN_TEST_DIR")
-    if directory:
-        with open(os.path.join(directory, f"steps-{os.getpid()}"), "a") as file:
-            file.write(f"{time.monotonic():.4f} {text}\n")
-
-
 def one_step(net, state, batch):
     rows, targets = batch
     state.optimizer.zero_grad()
@@ -77,16 +59,7 @@ def one_step(net, state, batch):
     state.step += 1
 
 
-def wait_for_go():
-    """Waits until the test lets training begin."""
-    path = os.environ.get("ENN_TEST_GO")
-    while path and not os.path.exists(path):
-        time.sleep(0.005)
-
-
 def main():
-    if OPTIONS["unsafe"]:
-        Steps._begin_to_apply = lambda self: self._interruption.hold()
     elastic.init("gloo")
     model = build()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

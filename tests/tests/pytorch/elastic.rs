@@ -1,6 +1,6 @@
 //! The Python package `enn` under the supervisor: a script is killed, goes on, and ends with the bits of an undisturbed run.
 //!
-//! It needs a Python with PyTorch: `ENN_TORCH_PYTHON`, else that of `make venv`. Without one, nothing is tested.
+//! It needs a Python with PyTorch: `ENN_PYTHON`, else that of `make venv`. Without one, nothing is tested.
 
 #![expect(
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 #[expect(clippy::disallowed_methods, reason = "the environment says which Python has PyTorch")]
 fn python() -> Option<PathBuf> {
     let of_venv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/venv/bin/python");
-    let python = std::env::var_os("ENN_TORCH_PYTHON").map_or(of_venv, PathBuf::from);
+    let python = std::env::var_os("ENN_PYTHON").map_or(of_venv, PathBuf::from);
     let works = Command::new(&python).args(["-c", "import torch"]).status().is_ok_and(|status| status.success());
     if !works {
         eprintln!("{} cannot import torch: nothing was tested", python.display());
