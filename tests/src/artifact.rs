@@ -9,10 +9,7 @@
 
 use crate::launch;
 use enn_cluster::supervise::WorkerSpec;
-use enn_common::{
-    config::train::Device,
-    graph::{Graph, eval::Array},
-};
+use enn_common::graph::{Graph, eval::Array};
 use enn_export::{
     Ports, Runner, Tensor,
     maker::prepare::{Backend, Installers, prepare},
@@ -100,16 +97,7 @@ pub fn gone(pid: i32) {
 pub fn worker() -> WorkerSpec {
     let program = launch::enn().with_file_name("enn-worker");
     assert!(program.exists(), "{} is not there; run `make build`", program.display());
-    WorkerSpec {
-        program,
-        args: Vec::new(),
-        library_dir: None,
-        library_path: None,
-        device: Device::Cpu,
-        threads: 1,
-        sleeps: true,
-        repeatable_products: false,
-    }
+    WorkerSpec::new(program)
 }
 
 /// The Python of a maker's tools: that of the environment below `ENN_MAKER_ENVS`, which is made once; of AOTInductor's also

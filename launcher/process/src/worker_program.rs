@@ -30,6 +30,20 @@ pub struct WorkerSpec {
 }
 
 impl WorkerSpec {
+    /// Describes a program without arguments and without libtorch, on the CPU with one thread.
+    pub fn new(program: PathBuf) -> Self {
+        Self {
+            program,
+            args: Vec::new(),
+            library_dir: None,
+            library_path: None,
+            device: Device::Cpu,
+            threads: 1,
+            sleeps: true,
+            repeatable_products: false,
+        }
+    }
+
     /// Returns the device as the worker calls it.
     pub fn device_name(&self) -> &'static str {
         if self.device == Device::Cuda { "cuda" } else { "cpu" }

@@ -137,14 +137,11 @@ fn libtorch(facts: &Facts) -> Result<PathBuf, Error> {
 /// Describes a process on the CPU without libtorch; the worker program may be missing.
 fn on_cpu(config: &RunConfig, facts: &Facts, world: u32) -> WorkerSpec {
     WorkerSpec {
-        program: facts.worker.clone().unwrap_or_default(),
-        args: Vec::new(),
-        library_dir: None,
         library_path: facts.library_path.clone(),
-        device: Device::Cpu,
         threads: threads(config, facts, world),
         sleeps: !facts.omp_waits,
         repeatable_products: config.train.deterministic,
+        ..WorkerSpec::new(facts.worker.clone().unwrap_or_default())
     }
 }
 

@@ -13,10 +13,7 @@ use enn_cluster::supervise::{
     self, AgentSpec, Checkpoints, CommittedCheckpoint, CompleteCheckpoint, Contract, FoundCheckpoint, NodeSpec, RunEnd,
     RunJob, RunSettings, StopSignal, WorkerSpec,
 };
-use enn_common::{
-    config::train::{Device, Recovery},
-    event::Event,
-};
+use enn_common::{config::train::Recovery, event::Event};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -82,16 +79,7 @@ fn main() {
         fails => Some(fails.map_or(0, |text| text.parse().unwrap())),
     };
     let node = NodeSpec {
-        worker: WorkerSpec {
-            program: worker.into(),
-            args: Vec::new(),
-            library_dir: None,
-            library_path: None,
-            device: Device::Cpu,
-            threads: 1,
-            sleeps: true,
-            repeatable_products: false,
-        },
+        worker: WorkerSpec::new(worker.into()),
         workers: world,
         workers_max: option("most").map_or(world, |text| text.parse().unwrap()),
         host: "here".into(),

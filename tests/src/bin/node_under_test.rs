@@ -17,7 +17,7 @@ use enn_cluster::{
     },
 };
 use enn_common::{
-    config::train::{Device, Recovery},
+    config::train::Recovery,
     event::{Event, EventKind},
 };
 use std::{
@@ -93,16 +93,7 @@ impl Node {
     }
 
     fn worker(&self) -> WorkerSpec {
-        WorkerSpec {
-            program: self.argument(5).into(),
-            args: Vec::new(),
-            library_dir: None,
-            library_path: None,
-            device: Device::Cpu,
-            threads: 1,
-            sleeps: true,
-            repeatable_products: false,
-        }
+        WorkerSpec::new(self.argument(5).into())
     }
 
     fn spec(&self) -> AgentSpec {

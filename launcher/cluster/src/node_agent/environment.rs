@@ -54,19 +54,15 @@ pub(super) fn variables(spec: &WorkerSpec, identity: &Identity<'_>) -> Vec<(&'st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use enn_common::config::train::Device;
 
     #[test]
     fn libtorch_comes_first_and_the_rest_is_kept() {
         let spec = WorkerSpec {
-            program: "enn-worker".into(),
-            args: Vec::new(),
             library_dir: Some("/t/lib".into()),
             library_path: Some("/a:/b".into()),
-            device: Device::Cpu,
             threads: 3,
-            sleeps: true,
             repeatable_products: true,
+            ..WorkerSpec::new("enn-worker".into())
         };
         let store = ("127.0.0.1".to_owned(), 29500);
         let identity = Identity {

@@ -94,7 +94,7 @@ mod tests {
             settings::{Contract, RunJob, RunSettings},
         },
     };
-    use enn_common::config::train::{Device, Recovery};
+    use enn_common::config::train::Recovery;
     use enn_process::WorkerSpec;
     use std::time::Duration;
 
@@ -111,16 +111,7 @@ mod tests {
     }
 
     fn spec() -> AgentSpec {
-        let worker = WorkerSpec {
-            program: "/nowhere".into(),
-            args: Vec::new(),
-            library_dir: None,
-            library_path: None,
-            device: Device::Cpu,
-            threads: 1,
-            sleeps: true,
-            repeatable_products: false,
-        };
+        let worker = WorkerSpec::new("/nowhere".into());
         let run = RunSettings {
             contract: Contract::Broker,
             workers_min: 1,
