@@ -446,7 +446,7 @@ impl MemberThread {
 
     fn begin(&mut self, roster: Arc<Roster>, node_rank: u32, nodes: Vec<NodeId>) {
         let Some(members) = roster.members.unpack() else {
-            tracing::error!("the host's list of members makes no sense");
+            tracing::error!("the leader's list of members cannot be read");
             return;
         };
         let round = roster.round;

@@ -2,7 +2,7 @@
 
 use super::{
     processes::Pid,
-    scripts::Spoken,
+    scripts::BrokerMessage,
     world::{Event, World},
 };
 use crate::node_agent::input::NodeInput;
@@ -56,12 +56,12 @@ impl World {
     }
 
     /// A message of a worker arrives at its broker.
-    pub(super) fn broker_hears(&mut self, agent: u64, connection: LocalConnection, message: Spoken) {
+    pub(super) fn broker_hears(&mut self, agent: u64, connection: LocalConnection, message: BrokerMessage) {
         let Some(known) = self.agents.get_mut(&agent).filter(|known| known.broker.is_open(connection)) else { return };
         let id = ConnectionId(connection.0);
         let effects = match message {
-            Spoken::Worker(message) => known.broker.roster.on_message(id, message),
-            Spoken::Script(message) => known.broker.roster.on_script(id, message),
+            BrokerMessage::Worker(message) => known.broker.roster.on_message(id, message),
+            BrokerMessage::Script(message) => known.broker.roster.on_script(id, message),
         };
         self.apply_roster(agent, effects);
     }

@@ -5,7 +5,7 @@ use super::{
     groups::{GroupKey, StatePart},
     links::Machine,
     programs::ProgramSeat,
-    scripts::{Spoken, as_script},
+    scripts::{BrokerMessage, as_script},
     world::{Event, Time, World},
 };
 use enn_common::{
@@ -492,9 +492,9 @@ impl World {
         let Some(connection) = process.connection else { return };
         let agent = process.agent;
         let spoken = match self.plan.scripts {
-            None => Spoken::Worker(message),
+            None => BrokerMessage::Worker(message),
             Some(_) => match as_script(process, &message) {
-                Some(message) => Spoken::Script(message),
+                Some(message) => BrokerMessage::Script(message),
                 None => return,
             },
         };

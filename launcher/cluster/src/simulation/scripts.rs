@@ -37,7 +37,7 @@ pub(super) struct ScriptPlan {
 
 /// A message to a broker.
 #[derive(Debug)]
-pub(super) enum Spoken {
+pub(super) enum BrokerMessage {
     Worker(FromWorker),
     Script(FromScript),
 }

@@ -11,7 +11,7 @@ use super::{
     processes::{Pid, Process, ProcessStep, Trap, TrapPoint},
     random::Random,
     run_plan::RunPlan,
-    scripts::Spoken,
+    scripts::BrokerMessage,
     trace::Trace,
 };
 use crate::{
@@ -59,7 +59,7 @@ pub(super) enum Event {
     Process { pid: Pid, turn: u64, step: ProcessStep },
     Group { key: GroupKey, turn: u64 },
     ShardDone { key: GroupKey, rank: u32, step: u64 },
-    Said { agent: u64, connection: LocalConnection, message: Box<Spoken> },
+    Said { agent: u64, connection: LocalConnection, message: Box<BrokerMessage> },
     HungUp { agent: u64, connection: LocalConnection },
     Reaped { agent: u64, pid: Pid, exit: Box<WorkerExit> },
     Persisted { agent: u64, worker: WorkerId, ticket: u64, dir: PathBuf, rank: u32 },

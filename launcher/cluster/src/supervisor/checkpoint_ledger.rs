@@ -168,7 +168,7 @@ impl CheckpointLedger {
         }
         if open.missing == 0 {
             open.reported = Some(now);
-            self.settled = Some(self.settled.map_or(step, |settled| settled.max(step)));
+            self.settled = self.settled.max(Some(step));
         }
         self.advance(&key, now);
     }
@@ -317,7 +317,7 @@ impl CheckpointLedger {
         }
     }
 
-    /// Returns whether a step is being tried again, or waits for room to be: nothing else is written until that is over.
+    /// Returns whether a step waits for room or is being tried again. Nothing else is written until that step has ended.
     fn is_short_of_room(&self) -> bool {
         let retried = self.open.values().any(|open| open.retried) || self.commits.values().any(|commit| commit.retried);
         retried || self.room_asked.is_some() || !self.room_wanted.is_empty()
@@ -463,7 +463,7 @@ impl CheckpointLedger {
         let step = key.1;
         let open = self.open.remove(key);
         if key.0 == self.attempt {
-            self.settled = Some(self.settled.map_or(step, |settled| settled.max(step)));
+            self.settled = self.settled.max(Some(step));
         }
         self.actions.push(LedgerAction::Abandoned { step, error });
         // Workers that have not reported may still write.

@@ -215,9 +215,9 @@ impl Supervisor {
         if self.runs_programs() {
             self.settle_group(index, inventory);
         }
-        let told = inventory.snapshot.as_ref().and_then(|snapshot| snapshot.stop);
-        if let Some(stop) = inventory.stop.or(told) {
-            // It came to that node, or to the leader before, when nobody led.
+        let before = inventory.snapshot.as_ref().and_then(|snapshot| snapshot.stop);
+        if let Some(stop) = inventory.stop.or(before) {
+            // The signal came to that node, or to the leader before, when nobody led.
             self.stop_as_was_asked(stop);
         }
         if is_new && self.has_begun() {

@@ -158,14 +158,14 @@ impl Supervisor {
             // It could not be killed, and all that follows from that is done.
             WorkerPlace::Seat(_) => {}
             WorkerPlace::Spare => {
-                let told_to_end = (worker.ending && worker.error.is_none()) || self.phase.is_last();
+                let was_stopped = (worker.ending && worker.error.is_none()) || self.phase.is_last();
                 let (code, signal) = worker.exit.as_ref().map_or((None, None), |exit| (exit.code, exit.signal));
                 let ended = worker.pid.map(|pid| EventKind::SpareEnded { pid, code, signal });
                 ended.into_iter().for_each(|what| self.journal(what));
                 // A spare has the index for which it is prepared.
                 let evidence = worker.evidence(Rank(worker.slot.index.0), evidence);
                 self.quarantine_blamed(&evidence);
-                if !told_to_end && !worker.unkillable {
+                if !was_stopped && !worker.unkillable {
                     let error = worker.error.clone().unwrap_or(evidence.last.stderr);
                     self.spare_lost(&error);
                 }
