@@ -69,7 +69,8 @@ class Mirror:
         if self._files[0] is None and self._preparing is None:
             # The optimizers' states exist from the first step on.
             size = self._size(private)
-            self._preparing = threading.Thread(target=self._prepare, args=(size,), name="enn-mirror", daemon=True)
+            device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+            self._preparing = threading.Thread(target=self._prepare, args=(size, device), name="enn-mirror", daemon=True)
             self._preparing.start()
         if position % self._every == 0:
             self._copy(position, private)
@@ -80,11 +81,14 @@ class Mirror:
     def _size(self, private) -> int:
         return transfer.total_bytes(self._tensors(private))
 
-    def _prepare(self, size: int) -> None:
+    def _prepare(self, size: int, device: int | None) -> None:
         try:
+            if device is not None:
+                # A thread begins with device 0.
+                torch.cuda.set_device(device)
             for slot in (0, 1):
                 path = mirror_memory.path_of(self._directory, self._rank, slot)
-                self._files[slot] = MirrorFile(path, size, torch.cuda.is_initialized())
+                self._files[slot] = MirrorFile(path, size, device is not None)
         except Exception as error:
             self._error = error
 
@@ -117,7 +121,7 @@ class Mirror:
             raise self._error
         if self._files[0].tensor_bytes != size:
             self._close_files()
-            self._prepare(size)
+            self._prepare(size, torch.cuda.current_device() if torch.cuda.is_initialized() else None)
             if self._error is not None:
                 raise self._error
 

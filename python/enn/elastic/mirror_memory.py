@@ -55,7 +55,7 @@ class MirrorFile:
                 f"{path} needs {tensor_bytes >> 20} MiB for the mirror of this rank, and cannot get them: {error.strerror}. Mirrors lie in the "
                 "memory file system of the launcher's sockets: give it more room, or call state.checkpoint() instead of state.mirror()"
             ) from None
-        self.flat = _mapped(self._descriptor, tensor_bytes)
+        self.flat = _mapped(self._descriptor, tensor_bytes, at_once=False)
         self._is_registered = on_device and torch_private.register_host_memory(self.flat)
 
     def begin(self) -> torch.Tensor:
@@ -83,10 +83,10 @@ class MirrorFile:
         os.close(self._descriptor)
 
 
-def _mapped(descriptor: int, size: int) -> torch.Tensor:
+def _mapped(descriptor: int, size: int, at_once: bool) -> torch.Tensor:
     if size == 0:
         return torch.empty(0, dtype=torch.uint8)
-    flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+    flags = mmap.MAP_SHARED | (getattr(mmap, "MAP_POPULATE", 0) if at_once else 0)
     memory = mmap.mmap(descriptor, size, flags=flags, offset=_HEADER_BYTES)
     return torch.frombuffer(memory, dtype=torch.uint8)
 
@@ -121,7 +121,7 @@ def _record(path: Path) -> MirrorRecord | None:
 def read(record: MirrorRecord, with_tensors: bool = True) -> tuple[torch.Tensor | None, bytes]:
     """Returns the tensors (uint8, mapped), unless they are not wanted, and the rest of a copy."""
     with open(record.path, "r+b") as file:
-        flat = _mapped(file.fileno(), record.tensor_bytes) if with_tensors else None
+        flat = _mapped(file.fileno(), record.tensor_bytes, at_once=True) if with_tensors else None
         rest = os.pread(file.fileno(), record.rest_bytes, _HEADER_BYTES + record.tensor_bytes)
     return flat, rest
 
