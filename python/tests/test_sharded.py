@@ -14,6 +14,7 @@ from enn.elastic import ElasticError, State, agreement, mirror_memory
 from enn.elastic.agreement import Claim, Held, Transfer, decide
 from enn.elastic.interruption import Interruption
 from enn.elastic.mirror_memory import MirrorFile
+from enn.elastic.neighbour import targets
 from enn.elastic.verdict import Verdict
 from supervisor import Supervisor
 
@@ -78,6 +79,19 @@ class Sharded(unittest.TestCase):
                 self.assertEqual(ended, expected)
                 self.assertEqual(said, [(after, "the memory of the ranks that live", 0)])
 
+    def test_a_node_is_lost_with_its_mirrors(self):
+        with Supervisor(SHARDED, 2, environment={"ENN_TEST_HOLD": "1:19:forward"}, nodes=2) as supervisor:
+            supervisor.run_until(lambda: (supervisor.root / "held").exists())
+            for path in supervisor.seats_of(1).iterdir():
+                path.unlink()
+            supervisor.kill(1)
+            supervisor.finish()
+            ended = supervisor.ends()
+            said = REPEATED.findall(supervisor.outputs())
+            left = [path for node in (0, 1) for path in supervisor.seats_of(node).glob("mirror-*")]
+        self.assertEqual((said, left), ([("15", "mirrored memory", "4")], []))
+        self.assertEqual(ended, undisturbed(2))
+
     def test_all_killed_at_once_go_on_from_mirrors_or_from_a_checkpoint(self):
         expected = undisturbed(2)
         for mirror, after in ((5, 15), (0, 12)):
@@ -136,6 +150,13 @@ class Decisions(unittest.TestCase):
         with self.assertRaisesRegex(ElasticError, "restart the script"):
             decide([self.claim("a"), self.claim("a", entry=None)], None)
         self.assertEqual(decide([self.claim("a")], None).kind, agreement.ANEW)
+
+
+    def test_second_copies_are_on_other_nodes(self):
+        self.assertEqual(targets(["a", "a", "b", "b"]), [2, 3, 0, 1])
+        self.assertEqual(targets(["a", "b", "a", "b", "c"]), [1, 4, 3, 0, 2])
+        self.assertEqual(targets(["a", "a", "b"]), [])
+        self.assertEqual(targets(["a", "a"]), [])
 
 
 class Verdicts(unittest.TestCase):

@@ -98,11 +98,12 @@ def path_of(directory: Path, rank: int, slot: int) -> Path:
 
 def records(directory: Path) -> list[MirrorRecord]:
     """Returns the whole copies in a directory."""
-    found = [_record(path) for path in sorted(directory.glob(_NAME.format(rank="*", slot="*")))]
+    found = [record(path) for path in sorted(directory.glob(_NAME.format(rank="*", slot="*")))]
     return [one for one in found if one is not None]
 
 
-def _record(path: Path) -> MirrorRecord | None:
+def record(path: Path) -> MirrorRecord | None:
+    """Returns what is in a file, if it is whole."""
     try:
         with open(path, "rb") as file:
             header = file.read(_HEADER_BYTES)
@@ -118,15 +119,15 @@ def _record(path: Path) -> MirrorRecord | None:
     return MirrorRecord(path, rank, signature.decode(), position, tensor_bytes, rest_bytes)
 
 
-def read(record: MirrorRecord, with_tensors: bool = True) -> tuple[torch.Tensor | None, bytes]:
+def read(found: MirrorRecord, with_tensors: bool = True) -> tuple[torch.Tensor | None, bytes]:
     """Returns the tensors (uint8, mapped), unless they are not wanted, and the rest of a copy."""
-    with open(record.path, "r+b") as file:
-        flat = _mapped(file.fileno(), record.tensor_bytes, at_once=True) if with_tensors else None
-        rest = os.pread(file.fileno(), record.rest_bytes, _HEADER_BYTES + record.tensor_bytes)
+    with open(found.path, "r+b") as file:
+        flat = _mapped(file.fileno(), found.tensor_bytes, at_once=True) if with_tensors else None
+        rest = os.pread(file.fileno(), found.rest_bytes, _HEADER_BYTES + found.tensor_bytes)
     return flat, rest
 
 
-def invalidate(record: MirrorRecord) -> None:
+def invalidate(found: MirrorRecord) -> None:
     """Makes a copy count no more."""
-    with open(record.path, "r+b") as file:
+    with open(found.path, "r+b") as file:
         os.pwrite(file.fileno(), _POSITION.pack(_BEING_WRITTEN), _FIELDS.size)

@@ -1,5 +1,6 @@
 """Modules and optimizers whose parameters are sharded: they live as long as the round, and get their state when they are made."""
 
+import os
 import pickle
 
 import torch
@@ -11,6 +12,7 @@ from .errors import ElasticError
 from .messages import Seat
 from .mirror import Mirror
 from .mirror_memory import MirrorRecord
+from .neighbour import Neighbour
 from .records import Record
 from .steps import VERDICT_SECONDS_MAX
 from .verdict import Verdict
@@ -74,7 +76,9 @@ class Sharded:
         if decision.is_replicated:
             self._verdict = Verdict(groups.store, self._worker.interruption, groups.device, steps.position)
         if self._mirror is not None:
-            self._mirror.begin_round(seat.rank, self._signature, steps.position)
+            chosen = decision.neighbours
+            neighbour = Neighbour(self._directory, seat.rank, chosen, self._worker.interruption) if chosen else None
+            self._mirror.begin_round(seat.rank, self._signature, steps.position, neighbour)
         self._kept = None
         self.is_joined = True
         self._worker.control.step = steps.position
@@ -96,6 +100,8 @@ class Sharded:
             self._kept = Kept(self._signature, self._state._parts, self._steps.snapshot) if is_whole else None
         self.is_joined = False
         self._verdict = None
+        if self._mirror is not None:
+            self._mirror.leave_round()
         self._state._set_parts(self._base())
         if self._kept is not None and self._is_replicated:
             return self._kept.snapshot.position, True
@@ -109,10 +115,10 @@ class Sharded:
 
     # Steps.
 
-    def before_step(self) -> None:
-        """An optimizer is about to step; the device has not come there yet."""
+    def before_step(self, position: int) -> None:
+        """An optimizer is about to do the step that leads to `position`; the device has not come there yet."""
         if self._mirror is not None:
-            self._mirror.before_step()
+            self._mirror.before_step(position)
 
     def publish(self) -> None:
         """The device has come to the optimizer's step."""
@@ -137,7 +143,7 @@ class Sharded:
         reached = self._reached
         if self._directory is not None:
             reached = max(reached, seat_memory.newest(self._directory))
-        return Claim(self._signature, held, self._entry.position, reached)
+        return Claim(self._signature, held, self._entry.position, reached, f"{os.uname().nodename}:{self._directory}")
 
     def _records(self) -> list[MirrorRecord]:
         return mirror_memory.records(self._directory) if self._directory is not None else []

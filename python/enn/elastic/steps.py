@@ -177,7 +177,7 @@ class Steps:
     def _begin_to_apply(self) -> None:
         """Waits until the device has done what was asked, and looks whether that was in a round that is not over."""
         if self.sharded is not None:
-            self.sharded.before_step()
+            self.sharded.before_step(self.position + 1)
         if torch.cuda.is_initialized():
             torch.cuda.current_stream().synchronize()
         if self.sharded is not None:
