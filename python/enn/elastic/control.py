@@ -55,7 +55,9 @@ class Control:
         self.is_participating = False
         self.is_stopping = False
         self.round = -1
+        # The last step that is known to be applied, and the last one that was begun.
         self.step = 0
+        self.position = 0
 
     # What the training thread calls.
 
@@ -84,6 +86,7 @@ class Control:
     def ready(self, round_number: int, step: int) -> None:
         """The worker has joined the groups of the round and has the state after `step` steps."""
         self.step = step
+        self.position = step
         self._reported = step
         self._send("ready", round=round_number, step=step)
 

@@ -111,6 +111,7 @@ class Recovery:
         self._steps.is_active = True
         self._control.ready(seat.round, self._steps.position)
         result = self._function()
+        self._steps.settle_all()
         self._groups.meet("end", seat.world)
         return result
 
@@ -162,10 +163,11 @@ class Recovery:
 
     def _leave_round(self, seat: Seat, error: BaseException) -> None:
         """Leaves the groups of an ended round and says where this rank stands."""
-        is_whole = self._steps.leave()
         if torch.cuda.is_initialized():
             # What was enqueued behind the aborted collectives runs to its end.
             torch.cuda.synchronize()
+        self._steps.resolve()
+        is_whole = self._steps.leave()
         self._groups.forget()
         self._control.halted(seat.round, self._steps.position, is_whole)
         del error
@@ -174,6 +176,7 @@ class Recovery:
 
     def _stop_if_due(self, position: int) -> None:
         if position >= self._worker.stop_position():
+            self._steps.settle_all()
             raise Stopped
 
     def _end_early(self):
