@@ -292,6 +292,8 @@ class Supervisor:
                 self._note("ready", process.seat, message["round"], message["step"])
             elif kind == "progress":
                 process.step = message["step"]
+            elif kind == "stalled":
+                self._note("stalled", process.seat, message["step"], message["waits"])
             elif kind == "failed":
                 self._note("failed", process.seat, message["error"])
 

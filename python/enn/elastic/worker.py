@@ -69,6 +69,8 @@ class ElasticWorker(Worker):
         self._stop_position: int | None = None
         seats = os.environ.get("ENN_SEAT_DIR")
         self.seat_directory = Path(seats) if seats else None
+        if self.seat_directory is not None:
+            self.control.stalls.path = self.seat_directory / f"stack-{os.getpid()}"
 
     @property
     def seat(self) -> Seat:
