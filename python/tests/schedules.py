@@ -31,8 +31,8 @@ EPOCHS = 4
 BATCH = 24
 STEPS = EPOCHS * (256 // BATCH)
 # A worker that stands still is killed after so many seconds.
-HANG_SECONDS = 4
-RUN_SECONDS_MAX = 150
+HANG_SECONDS = 10
+RUN_SECONDS_MAX = 300
 RESTARTS_MAX = 50
 IN_TRAINING = ("load", "backward", "record", "before_update", "look", "updated", "commit", "committed", "step", "step", "step")
 IN_RECOVERY = ("broken", "aborted", "left", "halted", "seated", "met", "formed", "sending", "sent", "taking_over", "taken_over", "ready")

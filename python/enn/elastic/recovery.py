@@ -59,6 +59,8 @@ class Recovery:
         self._modes = {id(part): part.training for module in state._parts.modules.values() for part in module.modules()}
         self._steps = Steps(state, worker.control, worker.groups, worker.interruption, worker.seat_directory)
         self._steps.stop_check = self._stop_if_due
+        # Whether the state of another rank was being written over the one with which this process has begun.
+        self._is_overwritten = False
         state.__dict__["_steps"] = self._steps
         worker.steps = self._steps
 
@@ -139,6 +141,7 @@ class Recovery:
             self._held(steps.restore_own)
         else:
             steps.has_state = False
+            self._is_overwritten = True
         small = steps.pickled_snapshot() if is_source else None
         small = transfer.share(self._state._parts, small, seat.source_rank, self._groups.device, keeps)
         if small is not None:
@@ -146,9 +149,9 @@ class Recovery:
 
     def _begin_anew(self, seat: Seat) -> None:
         steps = self._steps
-        if steps.snapshot is None:
+        if steps.snapshot is None and not self._is_overwritten:
             self._held(steps.take_snapshot, steps.position, True)
-        elif steps.has_state and steps.snapshot.is_entry:
+        elif steps.has_state and steps.snapshot is not None and steps.snapshot.is_entry:
             self._held(steps.restore_own)
         else:
             raise ElasticError(f"round {seat.round}: no rank has the state after a whole step, and this one cannot begin anew: restart the script")
