@@ -51,7 +51,6 @@ class Steps:
     def __init__(self, state, control, groups, interruption, directory):
         self._state = state
         self._groups = groups
-        self._parts = state._parts
         self._control = control
         self._interruption = interruption
         self._directory = directory
@@ -70,6 +69,12 @@ class Steps:
         self.stop_check = None
         self._buffers: Buffers | None = None
         self._copies: dict[str, BufferCopy] = {}
+        self.sharded = None
+        self.is_ready_late = False
+
+    @property
+    def _parts(self):
+        return self._state._parts
 
     # Rounds.
 
@@ -85,11 +90,19 @@ class Steps:
         self._register_hooks()
         self.phase = OPEN
 
-    def leave(self) -> bool:
-        """The training function was left; returns whether the state is that of a whole step, once `restore` has undone the open one."""
+    def adopt_parts(self, rank: int) -> None:
+        """The state has other modules and optimizers from now on."""
+        self._remove_hooks()
+        self.enter(rank)
+
+    def _remove_hooks(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+    def leave(self) -> bool:
+        """The training function was left; returns whether the state is that of a whole step, once `restore` has undone the open one."""
+        self._remove_hooks()
         self.is_active = False
         self._unpublished = None
         is_whole = self.phase == OPEN and self.has_state
@@ -145,11 +158,17 @@ class Steps:
                 )
             self.phase = APPLYING
             return
+        if self.sharded is not None:
+            # Before other ranks can know that this one has come here.
+            self._contribute_once()
         self._begin_to_apply()
-        if self.contribution is None or self.contribution.position != self.position + 1:
-            self._contribute()
+        self._contribute_once()
         self._backward_since_applied = False
         self.phase = APPLYING
+
+    def _contribute_once(self) -> None:
+        if self.contribution is None or self.contribution.position != self.position + 1:
+            self._contribute()
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if self.is_active and self.phase == APPLYING:
@@ -157,12 +176,16 @@ class Steps:
 
     def _begin_to_apply(self) -> None:
         """Waits until the device has done what was asked, and looks whether that was in a round that is not over."""
+        if self.sharded is not None:
+            self.sharded.before_step()
         if torch.cuda.is_initialized():
             torch.cuda.current_stream().synchronize()
+        if self.sharded is not None:
+            self.sharded.publish()
         if self._groups.is_broken() and not self._interruption.wait_until_over(VERDICT_SECONDS_MAX):
             raise ElasticError(f"the connection to another rank has ended, and the launcher knows of no failure after {VERDICT_SECONDS_MAX} s")
         self._interruption.hold()
-        if self._interruption.is_over():
+        if self._interruption.is_over() or (self.sharded is not None and not self.sharded.counts(self.position + 1)):
             self._interruption.release()
             raise Interrupted
         self._publish()
@@ -178,6 +201,10 @@ class Steps:
             self._begin_to_apply()
         self._state._set_step(step)
         self.take_snapshot(self.position + 1, is_entry=False)
+        private = self.snapshot.private
+        if self.sharded is not None:
+            self.sharded.committed(self.position, private)
+        self._state._checkpoints.committed(self._state, self.position, private.streams, private.buffers)
         self.phase = OPEN
         self._control.step = self.position
         self._interruption.release()
@@ -192,7 +219,7 @@ class Steps:
 
     # Copies.
 
-    def take_snapshot(self, position: int, is_entry: bool) -> None:
+    def take_snapshot(self, position: int, is_entry: bool, for_successor: bool = True) -> None:
         """Copies all that is small, in memory and for a successor in this seat."""
         snapshot = Snapshot(position, self._state.step, self._parts.small.capture(), self._parts.pickled_values(), is_entry)
         copy = self._copies["odd" if position % 2 else "even"]
@@ -201,7 +228,8 @@ class Steps:
         self.snapshot = snapshot
         self.position = position
         self.has_state = True
-        self._record(position, DONE, copy, {"streams": snapshot.private.streams, "values": snapshot.values})
+        if for_successor:
+            self._record(position, DONE, copy, {"streams": snapshot.private.streams, "values": snapshot.values})
 
     def _record(self, position: int, kind: int, copy: BufferCopy, rest: dict) -> None:
         if self._memory is None:

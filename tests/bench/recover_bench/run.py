@@ -3,7 +3,7 @@
     run.py [--device cpu|cuda] [--workers N] [--seeds N] [--tools NAME,…] [--out FILE]
 
 For each seed each tool trains once, in turn, so that whatever else the machine does meets all of them. In a training two ranks are killed by
-kill -9, at steps and ranks that the seed draws, the second one when the first is replaced and spares are ready. Measured are
+kill -9, at steps and ranks that the seed draws, the second one when the first has been replaced. Measured are
 
 - the time from the kill to the end of the first step that all ranks have done since, of which the newcomer's is one;
 - the time to the end of the first step that is not done again;
@@ -92,7 +92,7 @@ class Training:
         self._settings = settings
         self._kills = kills
         self._folder = Path(tempfile.mkdtemp(prefix="enn-recover-"))
-        arguments = [f"--{name}={getattr(settings, name)}" for name in ("steps", "every", "hidden", "layers", "workers", "device")]
+        arguments = [f"--{name}={getattr(settings, name)}" for name in ("steps", "every", "hidden", "layers", "pause", "workers", "device")]
         self._job = Job(self._folder, [*arguments, f"--folder={self._folder}"], settings.workers, KILLS, settings.device)
         self._watch = Watch(self._folder)
         self.recoveries: list[Recovery] = []
@@ -102,18 +102,23 @@ class Training:
     def run(self) -> None:
         """Trains. Raises `GaveUp` if the training does not come to its end."""
         begin = time.monotonic()
+        hold = self._folder / "hold"
+        hold.touch()
         try:
             self._tool.launch(self._job)
             self._until(lambda: all(self._watch.last_of(rank) for rank in range(self._settings.workers)), "the first step")
             self.seconds_to_first_step = min(one.seconds for one in self._watch.steps) - begin
+            self._until(lambda: not self._kills or self._tool.is_ready(self._job), "ready spares")
+            hold.unlink()
             for _ in range(KILLS if self._kills else 0):
                 self._kill_one()
             ends = [self._folder / f"end-{rank}" for rank in range(self._settings.workers)]
             self._until(lambda: all(path.exists() and path.stat().st_size == 16 for path in ends), "the end", may_end=True)
             self.digests = [path.read_text() for path in ends]
         except GaveUp as error:
-            logs = [f"--- {path.name}\n{path.read_text(errors='replace')[-1500:]}" for path in sorted(self._folder.glob("*.log"))]
-            raise GaveUp("\n".join([str(error), *logs])) from None
+            logs = [f"--- {path.name}\n{path.read_text(errors='replace')[-600:]}" for path in sorted(self._folder.glob("*.log"))]
+            newest = {one.pid: f"rank {one.rank} (pid {one.pid}) step {one.step} at {one.seconds:.2f}" for one in self._watch.steps}
+            raise GaveUp("\n".join([str(error), *newest.values(), *logs])) from None
         finally:
             self._end()
 
@@ -123,7 +128,6 @@ class Training:
         after = self._kills.randint(settings.steps // 8, settings.steps // 4)
         delay = self._kills.random()
         begin = self._watch.last_of(rank).step
-        self._until(lambda: self._tool.is_ready(self._job), "ready spares")
         self._until(lambda: self._watch.last_of(rank).step >= begin + after, f"step {begin + after}")
         marks = [one.seconds for one in self._watch.steps if one.rank == rank][-6:]
         # Anywhere in a step.
@@ -278,6 +282,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=25, help="steps between two checkpoints")
     parser.add_argument("--hidden", type=int, default=0, help="width of the model; 256 on CPUs and 4096 on GPUs unless given")
     parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--pause", type=float, default=0.02, help="seconds that reading a batch takes")
     parser.add_argument("--tools", default="", help="names of tools, or their beginnings, with commas")
     parser.add_argument("--out", type=Path, help="a file for the table and all figures, as JSON")
     settings = parser.parse_args()

@@ -73,7 +73,7 @@ class Tool:
         raise NotImplementedError
 
     def is_ready(self, job: Job) -> bool:
-        """Returns whether a kill now meets what the tool promises: spares are ready."""
+        """Returns whether the spares are ready, if the tool has some: for all kills."""
         return True
 
     def script(self, job: Job) -> list[str]:
@@ -142,7 +142,10 @@ class Nvrx(Tool):
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
         shared |= {"NVRX_INTERVAL": self.interval, "TORCH_CPP_LOG_LEVEL": "error", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
         for rank in range(world):
-            job.start(f"rank-{rank}", [sys.executable, *self.script(job)], self.variables() | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+            ranks = {"RANK": str(rank)}
+            # With a local rank it asks NVML about the devices before it restarts, and gives up where there is none.
+            ranks |= {"LOCAL_RANK": str(rank)} if job.device == "cuda" else {}
+            job.start(f"rank-{rank}", [sys.executable, *self.script(job)], self.variables() | shared | ranks)
 
 
 class NvrxFast(Nvrx):
@@ -222,8 +225,7 @@ class Enn(Tool):
 
     def is_ready(self, job: Job) -> bool:
         text = (job.folder / "supervisor.out").read_text()
-        used = text.count('"event":"spare_ended"') + text.count('"spare":true')
-        return text.count('"event":"spare_ready"') - used >= job.spares
+        return text.count('"event":"spare_ready"') >= job.spares
 
 
 TOOLS = [Torchrun(), Nvrx(), NvrxFast(), Torchft(), TorchftAll(), LmResiliency(), Enn()]

@@ -15,8 +15,11 @@ parser.add_argument("--layers", type=int, required=True)
 parser.add_argument("--batch", type=int, default=32, help="rows of each rank")
 parser.add_argument("--workers", type=int, required=True)
 parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
+parser.add_argument("--pause", type=float, required=True, help="seconds that reading a batch takes")
 parser.add_argument("--folder", required=True, help="for marks and checkpoints")
 ARGUMENTS = parser.parse_args()
+# Before this step the bench holds the training until spares are ready.
+HELD_STEP = 5
 BACKEND = "nccl" if ARGUMENTS.device == "cuda" else "gloo"
 
 
@@ -41,7 +44,13 @@ def build(device: torch.device):
 
 
 def batch(step: int, rank: int, device: torch.device):
-    """Returns the rows and targets of a rank in a step. They follow from the step, so that no position in the data has to be saved."""
+    """Returns the rows and targets of a rank in a step. They follow from the step, so that no position in the data has to be saved.
+
+    It takes a while, as reading does, and it waits at first, until the tool's spares are ready.
+    """
+    time.sleep(ARGUMENTS.pause)
+    while step == HELD_STEP and os.path.exists(os.path.join(ARGUMENTS.folder, "hold")):
+        time.sleep(0.002)
     generator = torch.Generator().manual_seed(step * 1024 + rank)
     rows = torch.randn(ARGUMENTS.batch, 64, generator=generator)
     return rows.to(device), rows.sum(1, keepdim=True).to(device)
