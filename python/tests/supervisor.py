@@ -1,5 +1,6 @@
 """A supervisor for tests: it starts workers on this machine, speaks the language for scripts with them, and gives empty seats to spares."""
 
+import json
 import os
 import select
 import signal
@@ -43,12 +44,12 @@ class Process:
 class Supervisor:
     """Runs `script` in `world` workers, with `spares`, and one spare for each device of `spares_of`.
 
-    Survivors of a death go on in the next round with a spare, or with a new process, in the empty seat.
+    Survivors of a death go on in the next round with a spare, or with a new process, in the empty seat. `orders` are faults of `faults.py`.
 
     `log` has (seconds, event, …) of what happened.
     """
 
-    def __init__(self, script: str, world: int, spares: int = 0, environment: dict | None = None, arguments=(), spares_of=()):
+    def __init__(self, script: str, world: int, spares: int = 0, environment: dict | None = None, arguments=(), spares_of=(), orders=()):
         self.directory = tempfile.TemporaryDirectory(prefix="enn-test-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
         self.root = Path(self.directory.name)
         self.script = script
@@ -60,6 +61,7 @@ class Supervisor:
         self.listener.bind(str(self.root / "s"))
         self.listener.listen()
         (self.root / "seats").mkdir()
+        (self.root / "orders").write_text("".join(json.dumps(order) + "\n" for order in orders))
         self.round = 0
         self.source: dict | None = None
         self.processes: list[Process] = []

@@ -20,6 +20,8 @@ use std::{
 };
 
 const WAIT_MAX: Duration = Duration::from_secs(60);
+/// Number of seeded schedules of faults, unless `ENN_PYTHON_SCHEDULES` has another one.
+const SCHEDULES: u32 = 10;
 
 /// Path of a Python that can import PyTorch.
 #[expect(clippy::disallowed_methods, reason = "the environment says which Python has PyTorch")]
@@ -138,4 +140,20 @@ fn a_stop_ends_python_scripts_after_the_same_step() {
     let (lines, _) = training.end(143);
     let steps: Vec<&str> = lines.iter().map(|line| line.split(' ').nth(2).unwrap()).collect();
     assert!(lines.len() == 2 && lines[0].starts_with("stopped ") && steps[0] == steps[1], "{lines:#?}");
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the environment says how long a soak test is")]
+fn seeded_schedules_of_faults_end_with_the_same_bits() {
+    let Some(python) = python() else { return };
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python");
+    let schedules = std::env::var("ENN_PYTHON_SCHEDULES").map_or(SCHEDULES, |text| text.parse().unwrap());
+    let status = Command::new(python)
+        .arg(package.join("tests/schedules.py"))
+        .args(["--supervisor", env!("CARGO_BIN_EXE_agent_under_test"), "--jobs", "2"])
+        .args(["--seeds", &format!("0:{schedules}")])
+        .env("PYTHONPATH", package)
+        .status()
+        .unwrap();
+    assert!(status.success(), "a schedule has failed: its seed is above");
 }
