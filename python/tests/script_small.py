@@ -72,6 +72,9 @@ def main():
                 raise ValueError("a mistake of the script")
             if MODE == "dies" and state.step == 25 and not os.path.exists(os.path.join(DIRECTORY, "died-all")):
                 die_together()
+            if MODE == "hangs" and state.step == 7 and elastic.rank() == 1:
+                leave("hanging")
+                time.sleep(8)
             state.step += 1
             if MODE == "python" and state.step % 10 == 0:
                 leave(f"computing-{state.step}")

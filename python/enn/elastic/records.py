@@ -42,12 +42,10 @@ def unpack(data: bytes) -> Record:
 def put_back(steps, record: Record, rank: int, buffers: BufferCopy | None) -> None:
     """Completes a state whose tensors are those of the record already. A rank other than the record's has its random states from its seat."""
     if record.rank == rank and buffers is not None:
-        snapshot = Snapshot(record.position, record.step, record.parts, record.values, is_entry=False)
+        sizes = [len(optimizer.state) for optimizer in steps._parts.optimizers.values()]
+        snapshot = Snapshot(record.position, record.step, record.parts, record.values, is_entry=False, sizes=sizes)
         snapshot.private = Private(record.position, record.streams, buffers, is_done=True)
-        steps.snapshot = snapshot
-        steps.position = record.position
-        steps.has_state = True
-        steps.restore_own()
+        steps.adopt(snapshot)
         return
     if buffers is not None:
         steps._buffers.restore(buffers)

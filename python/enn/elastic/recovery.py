@@ -64,6 +64,8 @@ class Recovery:
         self._modes = {id(part): part.training for module in state._parts.modules.values() for part in module.modules()}
         self._steps = Steps(state, worker.control, worker.groups, worker.interruption, worker.seat_directory)
         self._steps.stop_check = self._stop_if_due
+        # Whether the state of another rank was being written over the one with which this process has begun.
+        self._is_overwritten = False
         state.__dict__["_steps"] = self._steps
         worker.steps = self._steps
 
@@ -117,6 +119,7 @@ class Recovery:
         if not self._steps.is_ready_late:
             self._control.ready(seat.round, self._steps.position)
         result = self._function()
+        self._steps.settle_all()
         self._state._checkpoints.finish()
         self._groups.meet("end", seat.world)
         return result
@@ -151,6 +154,7 @@ class Recovery:
             self._held(steps.restore_own)
         else:
             steps.has_state = False
+            self._is_overwritten = True
         small = steps.pickled_snapshot() if is_source else None
         small = transfer.share(self._state._parts, small, seat.source_rank, self._groups.device, keeps)
         if small is not None:
@@ -181,18 +185,25 @@ class Recovery:
         checkpoints = self._state._checkpoints
         if checkpoints.directory is not None and self._state._parts.modules:
             self._begin_from_newest(seat)
+        elif not self._can_begin_anew():
+            raise ElasticError(f"round {seat.round}: no rank has the state after a whole step, and this one cannot begin anew: restart the script")
         elif steps.snapshot is None:
             self._held(steps.take_snapshot, steps.position, True)
-        elif steps.has_state and steps.snapshot.is_entry:
-            self._held(steps.restore_own)
         else:
-            raise ElasticError(f"round {seat.round}: no rank has the state after a whole step, and this one cannot begin anew: restart the script")
+            self._held(steps.restore_own)
+
+    def _can_begin_anew(self) -> bool:
+        """Returns whether the state is still that with which this process has begun."""
+        steps = self._steps
+        if steps.snapshot is None:
+            return not self._is_overwritten
+        return steps.has_state and steps.snapshot.is_entry
 
     def _begin_from_newest(self, seat: Seat) -> None:
         """Takes the newest checkpoint, or begins anew where nobody has trained and there is none."""
         steps = self._steps
         checkpoints = self._state._checkpoints
-        can_begin = steps.snapshot is None or (steps.has_state and steps.snapshot.is_entry)
+        can_begin = self._can_begin_anew()
         reached = max(steps.position, seat_memory.newest(self._worker.seat_directory) if self._worker.seat_directory else 0)
         claim = Claim("", [], steps.position if can_begin else None, reached)
         decision = agreement.agree(self._groups.store, seat.rank, seat.world, claim, checkpoints.newest)
@@ -214,12 +225,13 @@ class Recovery:
 
     def _leave_round(self, seat: Seat, error: BaseException) -> None:
         """Leaves the groups of an ended round and says where this rank stands."""
-        is_whole = self._steps.leave()
-        step = self._steps.position
-        self._state._checkpoints.leave_round()
         if torch.cuda.is_initialized():
             # What was enqueued behind the aborted collectives runs to its end.
             torch.cuda.synchronize()
+        self._steps.resolve()
+        is_whole = self._steps.leave()
+        step = self._steps.position
+        self._state._checkpoints.leave_round()
         self._groups.forget()
         self._state._parts.drop_gradients()
         if self._steps.sharded is not None:
@@ -230,6 +242,7 @@ class Recovery:
 
     def _stop_if_due(self, position: int) -> None:
         if position >= self._worker.stop_position():
+            self._steps.settle_all()
             raise Stopped
 
     def _end_early(self):

@@ -52,11 +52,7 @@ class Sharded:
 
     def begin_again(self) -> None:
         """The training function is about to be entered again: it begins as if it were the first time."""
-        steps = self._steps
-        steps.snapshot = self._entry
-        steps.position = self._entry.position
-        steps.has_state = True
-        steps.restore_own()
+        self._steps.adopt(self._entry)
 
     def join(self, parts: dict, seat: Seat) -> None:
         """Gives the parts that the training function has made the state with which the round goes on."""
@@ -176,10 +172,7 @@ class Sharded:
         if kept is not None and kept.signature == self._signature:
             transfer.fit_optimizers(parts.optimizers, kept.layout)
             torch_private.copy_tensors(shards.local_tensors(parts), kept.tensors)
-            steps.snapshot = kept.snapshot
-            steps.position = position
-            steps.has_state = True
-            steps.restore_own()
+            steps.adopt(kept.snapshot)
             return
         found = self._record(self._signature, position, rank)
         flat, record = self._read(found)
