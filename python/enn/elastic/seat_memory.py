@@ -137,6 +137,16 @@ def read(directory: Path, rank: int, slots: int, step: int, kind: int) -> tuple[
     return data[_HEADER_BYTES:end] if has_buffers else None, data[end : end + rest_bytes]
 
 
+def newest(directory: Path) -> int:
+    """Returns the newest step of which a rank of this node has said that it is done, or 0."""
+    steps = [0]
+    for path in directory.glob(f"seat-*-{DONE}"):
+        data = path.read_bytes()[:_HEADER_BYTES]
+        if len(data) == _HEADER_BYTES and data.startswith(_MAGIC):
+            steps.append(_STEP.unpack_from(data, _STEP_OFFSET)[0])
+    return max(steps)
+
+
 def pack(values: object) -> bytes:
     """Returns the rest of a record."""
     return pickle.dumps(values, protocol=pickle.HIGHEST_PROTOCOL)

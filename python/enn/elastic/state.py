@@ -1,11 +1,15 @@
 """The state of a training: what is put back when a rank dies."""
 
+import os
 import pickle
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
+from . import sharded
+from .checkpoints import Checkpoints
 from .errors import ElasticError
 from .guard import Guard, check_fused
 from .small_parts import SmallParts
@@ -47,11 +51,15 @@ class State:
         self.__dict__["_step"] = 0
         self.__dict__["_steps"] = None
         self.__dict__["_is_stopped"] = False
+        self.__dict__["_mirror_every"] = 0
+        self.__dict__["_checkpoints"] = Checkpoints()
 
     def _allow_running_ahead(self) -> None:
         check_fused(self._parts.optimizers)
         trained = self._parts.trained_parameters()
-        if not trained or not _runs_ahead(trained[0].device):
+        if not trained:
+            raise ElasticError("State(run_ahead=True) has no optimizer: sharded models do not run ahead, leave out run_ahead")
+        if not _runs_ahead(trained[0].device):
             return
         self.__dict__["_guard"] = Guard(trained[0].device)
         self.__dict__["_run_ahead"] = True
@@ -72,8 +80,12 @@ class State:
     def step(self, value: int) -> None:
         if self._steps is None:
             self._set_step(value)
+            self._checkpoints.committed_plainly(self)
         else:
             self._steps.commit(value)
+
+    def _set_parts(self, parts: dict, sharded: bool = False) -> None:
+        self.__dict__["_parts"] = Parts(parts, sharded)
 
     def _set_step(self, value: int) -> None:
         self.__dict__["_step"] = value
@@ -90,6 +102,45 @@ class State:
         """
         if self._steps is not None:
             self._steps.commit(self._step)
+
+    def sharded(self, **parts) -> None:
+        """Adds modules and optimizers whose parameters are sharded (`fully_shard`, tensor parallelism), and all that refers to them.
+
+        Called inside the training function, once each time it is entered, before the first step: meshes end with a round, so what is
+        built on them is built again. Then `state.NAME` is the part. Gives the parts the state with which all ranks go on, which is the
+        newest of which each part is held by somebody:
+
+        - by a rank that lives: all parts are, where a mesh also replicates (HSDP); nothing is repeated then;
+        - in mirrored memory (`mirror`): fewer than `every` steps are repeated, or twice as many if a rank died while a mirror was written;
+        - in a checkpoint (`checkpoint`); else the training begins anew.
+
+        One rank prints which it was, and how many steps are repeated. Schedulers, samplers and values may be in `State(…)` or here;
+        modules and optimizers belong here, all of them.
+
+        Raises `ElasticError` if no parameter is sharded, or if `State` was given modules or optimizers.
+        """
+        sharded.attach(self, parts)
+
+    def mirror(self, every: int) -> None:
+        """Keeps each rank's part of the sharded state also in the host memory of its node, where it survives the process.
+
+        A copy is made after each `every` steps, at least 2; on a GPU beside the training, by a stream of its own. Host memory: twice the
+        part of each rank. Called before the training function.
+        """
+        if every < 2:
+            raise ElasticError(f"state.mirror(every={every}): expected 2 or more, since a copy is made while the next step is done")
+        self.__dict__["_mirror_every"] = every
+
+    def checkpoint(self, every: int, dir: str | os.PathLike) -> None:
+        """Writes a checkpoint after each `every` steps into a folder that all nodes share, and starts from the newest one that is there.
+
+        It is written in a thread, from a copy in host memory, by torch.distributed.checkpoint, which can read it: `dir/step-NUMBER-ROUND`
+        holds the `state_dict` of each module and optimizer under its name. The newest two are kept; one that was not finished does not
+        count. Called before the training function.
+        """
+        if every < 1:
+            raise ElasticError(f"state.checkpoint(every={every}): expected a number of steps, 1 or more")
+        self.__dict__["_checkpoints"] = Checkpoints(Path(dir), every)
 
     @contextmanager
     def uninterrupted(self):
@@ -131,7 +182,7 @@ class State:
 class Parts:
     """The registered objects, by what is done with them. `all` has each of them; `values` has the names of plain values."""
 
-    def __init__(self, parts: dict):
+    def __init__(self, parts: dict, may_be_sharded: bool = False):
         self.all = dict(parts)
         self.modules = {}
         self.optimizers = {}
@@ -140,7 +191,7 @@ class Parts:
         self.values = set()
         for name, part in parts.items():
             if isinstance(part, torch.nn.Module):
-                self.modules[name] = _checked(name, part)
+                self.modules[name] = _checked(name, part, may_be_sharded)
             elif isinstance(part, torch.optim.Optimizer):
                 self.optimizers[name] = part
             elif isinstance(part, torch.amp.GradScaler):
@@ -170,10 +221,10 @@ class Parts:
         found = {name: [id(parameter) in trained for parameter in module.parameters()] for name, module in self.modules.items()}
         return [name for name, trains in found.items() if trains and not any(trains)]
 
-    def cut_optimizer_states(self, sizes: list[int]) -> None:
+    def cut_optimizer_states(self, sizes: dict[str, int]) -> None:
         """Drops the states that a discarded step was the first to make: of each optimizer, those behind the first `size`."""
-        for optimizer, size in zip(self.optimizers.values(), sizes, strict=True):
-            for parameter in list(optimizer.state)[size:]:
+        for name, optimizer in self.optimizers.items():
+            for parameter in list(optimizer.state)[sizes.get(name, len(optimizer.state)) :]:
                 del optimizer.state[parameter]
 
     def drop_scales(self) -> None:
@@ -208,12 +259,12 @@ def _runs_ahead(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def _checked(name: str, module: torch.nn.Module) -> torch.nn.Module:
+def _checked(name: str, module: torch.nn.Module, may_be_sharded: bool) -> torch.nn.Module:
     """Returns the module, if it is one whose state a survivor has as a whole."""
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
         raise ElasticError(f"State({name}=…): give the module itself, and wrap it in DistributedDataParallel inside the training function")
-    if any(type(parameter).__name__ == "DTensor" for parameter in module.parameters()):
-        raise ElasticError(f"State({name}=…): its parameters are sharded (DTensor), which is not supported yet")
+    if not may_be_sharded and any(type(parameter).__name__ == "DTensor" for parameter in module.parameters()):
+        raise ElasticError(f"State({name}=…): its parameters are sharded: give it to state.sharded(…) inside the training function")
     return module
 
 

@@ -36,7 +36,7 @@ class Snapshot:
     `sizes` says for how many parameters each optimizer has a state.
     """
 
-    def __init__(self, position: int, step: int, parts: dict, values: bytes, is_entry: bool, sizes: list[int]):
+    def __init__(self, position: int, step: int, parts: dict, values: bytes, is_entry: bool, sizes: dict[str, int]):
         self.position = position
         self.step = step
         self.parts = parts
@@ -56,13 +56,17 @@ class Private:
         self.is_done = is_done
 
 
+def state_sizes(parts) -> dict[str, int]:
+    """Returns for how many parameters each optimizer has a state."""
+    return {name: len(optimizer.state) for name, optimizer in parts.optimizers.items()}
+
+
 class Steps:
     """The steps of a state in training. `directory` is where the records of seats are; `None` keeps none."""
 
     def __init__(self, state, control, groups, interruption, directory):
         self._state = state
         self._groups = groups
-        self._parts = state._parts
         self._control = control
         self._interruption = interruption
         self._directory = directory
@@ -91,6 +95,12 @@ class Steps:
         self.stop_check = None
         self._buffers: Buffers | None = None
         self._copies: dict[tuple[int, int], BufferCopy] = {}
+        self.sharded = None
+        self.is_ready_late = False
+
+    @property
+    def _parts(self):
+        return self._state._parts
 
     @property
     def ahead(self) -> int:
@@ -138,11 +148,19 @@ class Steps:
             self.snapshot = self._applied
             self.position = self.snapshot.position
 
-    def leave(self) -> bool:
-        """The training function was left; returns whether the state is that of a whole step, once `restore` has undone the open one."""
+    def adopt_parts(self, rank: int) -> None:
+        """The state has other modules and optimizers from now on."""
+        self._remove_hooks()
+        self.enter(rank)
+
+    def _remove_hooks(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+    def leave(self) -> bool:
+        """The training function was left; returns whether the state is that of a whole step, once `restore` has undone the open one."""
+        self._remove_hooks()
         self.is_active = False
         if self._guard is not None:
             for optimizer in self._parts.optimizers.values():
@@ -235,15 +253,19 @@ class Steps:
 
     def _begin_to_apply(self) -> None:
         """Waits until the device has done what was asked, and looks whether that was in a round that is not over."""
+        if self.sharded is not None:
+            self.sharded.before_step()
         if torch.cuda.is_initialized():
             torch.cuda.current_stream().synchronize()
+        if self.sharded is not None:
+            self.sharded.publish()
         if self._groups.is_broken() and not self._interruption.wait_until_over(VERDICT_SECONDS_MAX):
             raise ElasticError(f"the connection to another rank has ended, and the launcher knows of no failure after {VERDICT_SECONDS_MAX} s")
         self._hold_unless_over()
 
     def _hold_unless_over(self) -> None:
         self._interruption.hold()
-        if self._interruption.is_over():
+        if self._interruption.is_over() or (self.sharded is not None and not self.sharded.counts(self.position + 1)):
             self._interruption.release()
             raise Interrupted
 
@@ -268,6 +290,13 @@ class Steps:
     def _settle_pending(self) -> None:
         while self._pending:
             self._settle_one()
+
+    def _settle_held(self) -> None:
+        try:
+            self._settle_pending()
+        except Interrupted:
+            self._interruption.release()
+            raise
 
     def settle_all(self) -> None:
         """Waits for all steps that were begun. Raises `Interrupted` if the device has skipped one. Nothing to do where each step waits."""
@@ -312,6 +341,13 @@ class Steps:
         self._state._set_step(step)
         self.take_snapshot(self.position + 1, is_entry=False)
         self.phase = OPEN
+        if self._pending and self._state._checkpoints.is_due(step):
+            # A checkpoint holds steps that were applied.
+            self._settle_held()
+        private = self.snapshot.private
+        if self.sharded is not None:
+            self.sharded.committed(self.position, private)
+        self._state._checkpoints.committed(self._state, self.position, private.streams, private.buffers)
         self._control.position = self.position
         if not self._pending:
             self._control.step = self.position
@@ -327,9 +363,9 @@ class Steps:
 
     # Copies.
 
-    def take_snapshot(self, position: int, is_entry: bool) -> None:
+    def take_snapshot(self, position: int, is_entry: bool, for_successor: bool = True) -> None:
         """Copies all that is small, in memory and for a successor in this seat."""
-        sizes = [len(optimizer.state) for optimizer in self._parts.optimizers.values()]
+        sizes = state_sizes(self._parts)
         snapshot = Snapshot(position, self._state.step, self._parts.small.capture(), self._parts.pickled_values(), is_entry, sizes)
         copy = self._copies[position % self._slots, DONE]
         self._buffers.capture(copy)
@@ -337,7 +373,8 @@ class Steps:
         self.snapshot = snapshot
         self.position = position
         self.has_state = True
-        self._record(position, DONE, copy, {"streams": snapshot.private.streams, "values": snapshot.values})
+        if for_successor:
+            self._record(position, DONE, copy, {"streams": snapshot.private.streams, "values": snapshot.values})
         if self._is_ahead and self.is_active:
             self._guard.mark_end(position)
             self._pending.append(snapshot)

@@ -255,3 +255,8 @@ def register_host_memory(tensor: torch.Tensor) -> bool:
 def unregister_host_memory(tensor: torch.Tensor) -> None:
     """Reverses `register_host_memory`, before the memory is unmapped."""
     torch.cuda.cudart().cudaHostUnregister(tensor.data_ptr())
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the part of a `DTensor` that this rank has, which is the tensor's own memory; of others the tensor itself."""
+    return getattr(tensor, "_local_tensor", tensor)
