@@ -36,7 +36,7 @@ class Snapshot:
     `sizes` says for how many parameters each optimizer has a state.
     """
 
-    def __init__(self, position: int, step: int, parts: dict, values: bytes, is_entry: bool, sizes: list[int]):
+    def __init__(self, position: int, step: int, parts: dict, values: bytes, is_entry: bool, sizes: dict[str, int]):
         self.position = position
         self.step = step
         self.parts = parts
@@ -54,6 +54,11 @@ class Private:
         self.streams = streams
         self.buffers = buffers
         self.is_done = is_done
+
+
+def state_sizes(parts) -> dict[str, int]:
+    """Returns for how many parameters each optimizer has a state."""
+    return {name: len(optimizer.state) for name, optimizer in parts.optimizers.items()}
 
 
 class Steps:
@@ -361,7 +366,7 @@ class Steps:
 
     def take_snapshot(self, position: int, is_entry: bool, for_successor: bool = True) -> None:
         """Copies all that is small, in memory and for a successor in this seat."""
-        sizes = [len(optimizer.state) for optimizer in self._parts.optimizers.values()]
+        sizes = state_sizes(self._parts)
         snapshot = Snapshot(position, self._state.step, self._parts.small.capture(), self._parts.pickled_values(), is_entry, sizes)
         copy = self._copies[position % self._slots, DONE]
         self._buffers.capture(copy)
