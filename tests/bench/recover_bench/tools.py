@@ -169,9 +169,9 @@ class Torchft(Tool):
 
     def launch(self, job: Job) -> None:
         port = free_port()
-        lighthouse = "from torchft._torchft import lighthouse_main; lighthouse_main()"
+        lighthouse = str(ENVS / self.package / "bin" / "torchft_lighthouse")
         flags = ["--min_replicas", str(self.least(job)), "--quorum_tick_ms", "100", "--join_timeout_ms", "10000"]
-        job.start("lighthouse", [sys.executable, "-c", lighthouse, *flags, "--bind", f"127.0.0.1:{port}"], self.variables())
+        job.start("lighthouse", [sys.executable, lighthouse, *flags, "--bind", f"127.0.0.1:{port}"], self.variables())
         shared = {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}", "TORCHFT_MIN_REPLICAS": str(self.least(job))}
         shared |= {"NUM_REPLICA_GROUPS": str(job.workers)}
         for rank in range(job.workers):
