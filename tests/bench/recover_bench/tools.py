@@ -46,6 +46,8 @@ class Tool:
     package = ""
     imports = ""
     first_counted = 1
+    # Whether spares are started behind the workers, so that the training is held until they are ready.
+    has_spares = False
     setup = ""
 
     def missing(self) -> str:
@@ -73,7 +75,7 @@ class Tool:
         raise NotImplementedError
 
     def is_ready(self, job: Job) -> bool:
-        """Returns whether the spares are ready, if the tool has some: for all kills."""
+        """Returns whether the spares of all kills are ready."""
         return True
 
     def script(self, job: Job) -> list[str]:
@@ -195,6 +197,7 @@ class Enn(Tool):
     name = "ENN"
     variant = "with_enn.py"
     imports = "enn.elastic"
+    has_spares = True
     setup = "spares that have imported torch; nothing is written"
 
     def environment(self) -> dict[str, str]:
