@@ -57,6 +57,9 @@ def main():
             if MODE == "fails" and state.step == 7 and not os.path.exists(os.path.join(DIRECTORY, "failed")) and elastic.rank() == 1:
                 leave("failed")
                 raise ValueError("a mistake of the script")
+            if MODE == "hangs" and state.step == 7 and elastic.rank() == 1:
+                leave("hanging")
+                time.sleep(8)
             state.step += 1
             if MODE == "python" and state.step % 10 == 0:
                 leave(f"computing-{state.step}")

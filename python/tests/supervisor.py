@@ -67,6 +67,9 @@ class Supervisor:
         self.processes: list[Process] = []
         self.log: list[tuple] = []
         self.is_broken = False
+        # While this returns false, nobody is told that the round is over.
+        self.may_tell = lambda: True
+        self.untold: str | None = None
         self.codes: dict[int, int] = {}
         self.pending: list[tuple[socket.socket, FrameReader]] = []
         self.connections: list[socket.socket] = []
@@ -118,6 +121,11 @@ class Supervisor:
         seated = [one for one in self.processes if one.seat is not None]
         return self.round >= round_number and len(seated) == self.world and all(one.is_ready for one in seated)
 
+    def marks(self, rank: int) -> int:
+        """Returns how many steps the process that has a seat has done."""
+        path = self.root / f"steps-{self.seated(rank).popen.pid}"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
     def seconds_to_the_next_step(self) -> float:
         """Waits for it, and returns the time from the last kill to the end of the first step of all ranks behind it."""
         self.run_until(lambda: self._first_steps() is not None)
@@ -164,6 +172,9 @@ class Supervisor:
     def end_round(self, reason: str) -> None:
         """Tells all that the round is over. A worker that does not leave it is killed."""
         if self.is_broken:
+            return
+        self.untold = None if self.may_tell() else reason
+        if self.untold is not None:
             return
         self.is_broken = True
         self.broken_at = time.monotonic()
@@ -214,6 +225,8 @@ class Supervisor:
         for process in list(self.processes):
             if process.popen.poll() is not None:
                 self._ended(process)
+        if self.untold is not None:
+            self.end_round(self.untold)
         self._maybe_seat()
         if self.all_attached():
             # Training begins when the spares are ready, too.
@@ -281,6 +294,8 @@ class Supervisor:
                 self._note("ready", process.seat, message["round"], message["step"])
             elif kind == "progress":
                 process.step = message["step"]
+            elif kind == "stalled":
+                self._note("stalled", process.seat, message["step"], message["waits"])
             elif kind == "failed":
                 self._note("failed", process.seat, message["error"])
 

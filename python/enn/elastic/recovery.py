@@ -119,6 +119,7 @@ class Recovery:
         if not self._steps.is_ready_late:
             self._control.ready(seat.round, self._steps.position)
         result = self._function()
+        self._steps.settle_all()
         self._state._checkpoints.finish()
         self._groups.meet("end", seat.world)
         return result
@@ -224,12 +225,11 @@ class Recovery:
 
     def _leave_round(self, seat: Seat, error: BaseException) -> None:
         """Leaves the groups of an ended round and says where this rank stands."""
-        is_whole = self._steps.leave()
-        step = self._steps.position
-        self._state._checkpoints.leave_round()
         if torch.cuda.is_initialized():
             # What was enqueued behind the aborted collectives runs to its end.
             torch.cuda.synchronize()
+        self._steps.resolve()
+        is_whole = self._steps.leave()
         self._groups.forget()
         self._state._parts.drop_gradients()
         if self._steps.sharded is not None:
@@ -240,6 +240,7 @@ class Recovery:
 
     def _stop_if_due(self, position: int) -> None:
         if position >= self._worker.stop_position():
+            self._steps.settle_all()
             raise Stopped
 
     def _end_early(self):

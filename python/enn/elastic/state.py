@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from . import sharded
 from .checkpoints import Checkpoints
 from .errors import ElasticError
+from .guard import Guard, check_fused
 from .small_parts import SmallParts
 
 
@@ -26,18 +28,46 @@ class State:
 
     `state.step` counts the steps that are done. `state.step += 1` is the last statement of a step: what the step changes (scheduler,
     averaged weights, values) stands before it, and what stands behind it and before the next optimizer step may be done again.
+
+    `run_ahead` is for steps that Python limits, as those of many small kernels. Without it each optimizer step waits until the device has
+    done the backward pass, and looks whether a rank has died. With it Python goes on, up to two steps ahead of the device, and the device
+    skips the steps behind a failure. That takes optimizers with `fused=True`. What else a step changes is to be registered: buffers,
+    schedulers, scalers and values are put back; where a registered module is none that an optimizer trains (averaged weights), or parameters
+    are changed after the optimizer's step, each step waits all the same, and a line says so. A change through `parameter.data` is not seen.
+    On the CPU, `run_ahead` changes nothing.
+
+    Raises `ElasticError` for a value that cannot be copied, and for `run_ahead` with an optimizer that is not fused.
     """
 
-    def __init__(self, **parts):
+    def __init__(self, run_ahead: bool = False, **parts):
         for name in parts:
             if name.startswith("_") or hasattr(State, name):
                 raise ElasticError(f"State({name}=…): this name is taken, choose another one")
         self.__dict__["_parts"] = Parts(parts)
+        self.__dict__["_guard"] = None
+        self.__dict__["_run_ahead"] = False
+        if run_ahead:
+            self._allow_running_ahead()
         self.__dict__["_step"] = 0
         self.__dict__["_steps"] = None
         self.__dict__["_is_stopped"] = False
         self.__dict__["_mirror_every"] = 0
         self.__dict__["_checkpoints"] = Checkpoints()
+
+    def _allow_running_ahead(self) -> None:
+        check_fused(self._parts.optimizers)
+        trained = self._parts.trained_parameters()
+        if not trained or not _runs_ahead(trained[0].device):
+            return
+        self.__dict__["_guard"] = Guard(trained[0].device)
+        self.__dict__["_run_ahead"] = True
+        for name in self._parts.untrained_modules():
+            self._wait_from_now(f"state.{name} has parameters, and no optimizer trains them")
+
+    def _wait_from_now(self, reason: str) -> None:
+        if self._run_ahead:
+            print(f"enn: run_ahead has no effect, each step waits for the device: {reason}", file=sys.stderr, flush=True)
+        self.__dict__["_run_ahead"] = False
 
     @property
     def step(self) -> int:
@@ -121,6 +151,7 @@ class State:
             return
         interruption = self._steps._interruption
         interruption.raise_if_over()
+        self._steps.settle_all()
         interruption.hold(protected=True)
         try:
             yield
@@ -167,6 +198,7 @@ class Parts:
                 stateful[name] = part
             else:
                 self.values.add(name)
+        self.has_scalers = bool(scalers)
         self.small = SmallParts(self.optimizers, stateful, scalers)
         # What cannot be pickled is found now, and not in the first step.
         self.small.capture()
@@ -174,8 +206,31 @@ class Parts:
 
     def trained(self) -> set[int]:
         """Returns the identities of all parameters that an optimizer changes."""
+        return {id(parameter) for parameter in self.trained_parameters()}
+
+    def trained_parameters(self) -> list[torch.Tensor]:
+        """Returns all parameters that an optimizer changes."""
         groups = [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
-        return {id(parameter) for group in groups for parameter in group["params"]}
+        return [parameter for group in groups for parameter in group["params"]]
+
+    def untrained_modules(self) -> list[str]:
+        """Returns the names of modules with parameters none of which an optimizer changes, such as averaged weights."""
+        trained = self.trained()
+        found = {name: [id(parameter) in trained for parameter in module.parameters()] for name, module in self.modules.items()}
+        return [name for name, trains in found.items() if trains and not any(trains)]
+
+    def cut_optimizer_states(self, sizes: list[int]) -> None:
+        """Drops the states that a discarded step was the first to make: of each optimizer, those behind the first `size`."""
+        for optimizer, size in zip(self.optimizers.values(), sizes, strict=True):
+            for parameter in list(optimizer.state)[size:]:
+                del optimizer.state[parameter]
+
+    def drop_scales(self) -> None:
+        """Drops what a `GradScaler` has left in fused optimizers whose step was not done."""
+        if self.has_scalers:
+            for optimizer in self.optimizers.values():
+                vars(optimizer).pop("grad_scale", None)
+                vars(optimizer).pop("found_inf", None)
 
     def drop_gradients(self) -> None:
         """Drops gradients of a step that was discarded."""
@@ -196,6 +251,10 @@ class Parts:
     def set_pickled_values(self, data: bytes) -> None:
         """Puts such a copy back."""
         self.all.update(pickle.loads(data))
+
+
+def _runs_ahead(device: torch.device) -> bool:
+    return device.type == "cuda"
 
 
 def _checked(name: str, module: torch.nn.Module, may_be_sharded: bool) -> torch.nn.Module:

@@ -48,6 +48,7 @@ fn start(python: &Path, options: &[&str]) -> Training {
     let lines = [
         "#!/bin/sh".to_owned(),
         format!("export PYTHONPATH={} OMP_NUM_THREADS=1 ENN_TEST_DIR={}", package.display(), marks.path().display()),
+        format!("export ENN_TEST_GO={}/go", marks.path().display()),
         format!("exec {} {}/tests/train_ddp.py ms=80", python.display(), package.display()),
     ];
     fs::write(&worker, lines.join("\n")).unwrap();
@@ -60,6 +61,11 @@ fn start(python: &Path, options: &[&str]) -> Training {
 }
 
 impl Training {
+    /// Lets the workers begin to train.
+    fn go(&self) {
+        fs::write(self.marks.path().join("go"), "").unwrap();
+    }
+
     /// Waits until a worker has done `count` steps.
     fn at_step(&self, pid: i32, count: usize) {
         let path = self.marks.path().join(format!("steps-{pid}"));
@@ -99,12 +105,16 @@ fn read_logs(dir: &Path, texts: &mut Vec<String>) {
 #[test]
 fn a_killed_python_script_goes_on_with_the_same_bits() {
     let Some(python) = python() else { return };
-    let (expected, _) = start(&python, &[]).end(0);
+    let undisturbed = start(&python, &[]);
+    undisturbed.go();
+    let (expected, _) = undisturbed.end(0);
     assert!(expected.len() == 2 && expected[1].contains("rank=1 step=64"), "{expected:#?}");
 
     let mut spared = start(&python, &["spares=1"]);
     let pids = spared.run.pids(2);
+    // On a busy machine a spare takes longer to be ready than the training takes.
     let spare = spared.run.spares(1)[0];
+    spared.go();
     spared.at_step(pids[1], 7);
     kill_9(pids[1]);
     spared.at_step(spare, 12);
@@ -123,6 +133,7 @@ fn a_killed_python_script_goes_on_with_the_same_bits() {
 fn a_stop_ends_python_scripts_after_the_same_step() {
     let Some(python) = python() else { return };
     let mut training = start(&python, &[]);
+    training.go();
     let pids = training.run.pids(2);
     training.at_step(pids[0], 5);
     training.run.signal(Signal::SIGTERM);
