@@ -103,13 +103,15 @@ class Training:
         """Trains. Raises `GaveUp` if the training does not come to its end."""
         begin = time.monotonic()
         hold = self._folder / "hold"
-        hold.touch()
+        if self._kills and self._tool.has_spares:
+            hold.touch()
         try:
             self._tool.launch(self._job)
             self._until(lambda: all(self._watch.last_of(rank) for rank in range(self._settings.workers)), "the first step")
             self.seconds_to_first_step = min(one.seconds for one in self._watch.steps) - begin
-            self._until(lambda: not self._kills or self._tool.is_ready(self._job), "ready spares")
-            hold.unlink()
+            if hold.exists():
+                self._until(lambda: self._tool.is_ready(self._job), "ready spares")
+                hold.unlink()
             for _ in range(KILLS if self._kills else 0):
                 self._kill_one()
             ends = [self._folder / f"end-{rank}" for rank in range(self._settings.workers)]

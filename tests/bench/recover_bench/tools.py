@@ -46,6 +46,8 @@ class Tool:
     package = ""
     imports = ""
     first_counted = 1
+    # Whether spares are started behind the workers, so that the training is held until they are ready.
+    has_spares = False
     setup = ""
 
     def missing(self) -> str:
@@ -73,7 +75,7 @@ class Tool:
         raise NotImplementedError
 
     def is_ready(self, job: Job) -> bool:
-        """Returns whether the spares are ready, if the tool has some: for all kills."""
+        """Returns whether the spares of all kills are ready."""
         return True
 
     def script(self, job: Job) -> list[str]:
@@ -169,9 +171,9 @@ class Torchft(Tool):
 
     def launch(self, job: Job) -> None:
         port = free_port()
-        lighthouse = "from torchft._torchft import lighthouse_main; lighthouse_main()"
+        lighthouse = str(ENVS / self.package / "bin" / "torchft_lighthouse")
         flags = ["--min_replicas", str(self.least(job)), "--quorum_tick_ms", "100", "--join_timeout_ms", "10000"]
-        job.start("lighthouse", [sys.executable, "-c", lighthouse, *flags, "--bind", f"127.0.0.1:{port}"], self.variables())
+        job.start("lighthouse", [sys.executable, lighthouse, *flags, "--bind", f"127.0.0.1:{port}"], self.variables())
         shared = {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}", "TORCHFT_MIN_REPLICAS": str(self.least(job))}
         shared |= {"NUM_REPLICA_GROUPS": str(job.workers)}
         for rank in range(job.workers):
@@ -195,6 +197,7 @@ class Enn(Tool):
     name = "ENN"
     variant = "with_enn.py"
     imports = "enn.elastic"
+    has_spares = True
     setup = "spares that have imported torch; nothing is written"
 
     def environment(self) -> dict[str, str]:
