@@ -199,6 +199,10 @@ impl Roster {
                 progressed(round, Phase::Rendezvous, step).chain([report(Some(round), halted)]).collect()
             }
             FromScript::Progress { round, step } => progressed(Round(round), Phase::Compute, step).collect(),
+            FromScript::Stalled { round, step, waits } => {
+                let phase = if waits { Phase::Collective } else { Phase::Compute };
+                progressed(Round(round), phase, step).collect()
+            }
             FromScript::Failed { error } => vec![report(present, FromWorker::Failed { error })],
         }
     }
@@ -417,6 +421,9 @@ mod tests {
             progressed(&roster.on_script(id, FromScript::Progress { round: 0, step: 9 })),
             Some((Phase::Compute, 9))
         );
+        let stalled = |waits| FromScript::Stalled { round: 0, step: 9, waits };
+        assert_eq!(progressed(&roster.on_script(id, stalled(true))), Some((Phase::Collective, 9)));
+        assert_eq!(progressed(&roster.on_script(id, stalled(false))), Some((Phase::Compute, 9)));
         assert!(matches!(&roster.end("rank 0 died")[..], [Effect::Send(_, ToWorker::RoundEnded { round: 0, .. })]));
         let halted = roster.on_script(id, FromScript::Halted { round: 0, step: 9, whole: true });
         assert_eq!(reported(&halted), [(Some(0), &FromWorker::Halted { round: 0, step: 9, kept: true })]);

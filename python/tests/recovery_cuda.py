@@ -1,6 +1,9 @@
 """Kills on GPUs, while Python runs ahead of the device: the bits at the end are those of an undisturbed run.
 
-    python tests/recovery_cuda.py [WORLD] [KILLS]       needs WORLD GPUs
+    python tests/recovery_cuda.py MODE [WORLD] [KILLS] [key=value …]       needs WORLD GPUs
+
+MODE is `wait`, `guard`, `unsafe_wait` or `unsafe_guard` (without either, the bits must differ), or `exit` (KILLS undisturbed runs, whose
+processes must end with code 0). Arguments key=value go to train_cuda.py.
 """
 
 import os
@@ -14,16 +17,27 @@ from supervisor import Supervisor
 SCRIPT = str(Path(__file__).resolve().parent / "train_cuda.py")
 # The order of sums does not depend on how a communicator was made.
 REPEATABLE = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+MODES = {
+    "wait": [],
+    "guard": ["ahead=1"],
+    "unsafe_wait": ["unsafe=1"],
+    "unsafe_guard": ["ahead=1", "unsafe=1"],
+}
 
 
-def ended(supervisor: Supervisor) -> list[str]:
-    supervisor.finish(float(os.environ.get("ENN_WAIT", "60")))
-    return supervisor.ends()
+def undisturbed(world: int, arguments: list[str]) -> list[str]:
+    with Supervisor(SCRIPT, world, environment=REPEATABLE, arguments=arguments) as supervisor:
+        try:
+            supervisor.finish(float(os.environ.get("ENN_WAIT", "60")))
+        except (AssertionError, TimeoutError) as error:
+            print(f"  {supervisor.codes} {str(error)[-2500:]}", flush=True)
+        return supervisor.ends()
 
 
-def disturbed(world: int, kills: int, arguments: list[str], seed: int) -> list[str]:
+def disturbed(world: int, kills: int, arguments: list[str], seed: int) -> tuple[list[str], list[float]]:
     rng = random.Random(seed)
     seats = [rng.randrange(world) for _ in range(kills)]
+    seconds = []
     with Supervisor(SCRIPT, world, environment=REPEATABLE, arguments=arguments, spares_of=seats) as supervisor:
         supervisor.run_until(lambda: supervisor.all_attached(), 120)
         for number, seat in enumerate(seats):
@@ -33,27 +47,34 @@ def disturbed(world: int, kills: int, arguments: list[str], seed: int) -> list[s
             time.sleep(rng.random() * 0.05)
             supervisor.kill(seat)
             supervisor.run_until(lambda: supervisor.all_ready(number + 1), 60)
-            print(f"  rank {seat} killed: {supervisor.seconds_to_the_next_step():.3f} s to the next step", flush=True)
-            if os.environ.get("ENN_TEST_LOG"):
-                begin = supervisor.killed_at
-                print("   ", [(round(entry[0] - begin, 3), *entry[1:]) for entry in supervisor.log if entry[0] > begin - 0.01], flush=True)
-        lines = ended(supervisor)
+            seconds.append(supervisor.seconds_to_the_next_step())
+        supervisor.finish(float(os.environ.get("ENN_WAIT", "60")))
         if os.environ.get("ENN_TEST_LOG"):
-            print(supervisor.outputs()[-3000:])
-        return lines
+            print(supervisor.outputs()[-3000:], supervisor.log[-100:])
+        return supervisor.ends(), seconds
+
+
+def exits(world: int, times: int) -> int:
+    found = [undisturbed(world, ["steps=20"]) for _ in range(times)]
+    print(f"exit: {sum(len(ends) == world for ends in found)} of {times} runs have all ends", flush=True)
+    return 0
 
 
 def main() -> int:
-    world = int(sys.argv[1]) if len(sys.argv) > 1 else 2
-    kills = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    arguments = sys.argv[3:]
-    with Supervisor(SCRIPT, world, environment=REPEATABLE, arguments=arguments) as supervisor:
-        expected = ended(supervisor)
-        print("\n".join(line for line in supervisor.outputs().splitlines() if line.startswith(("end", "milli"))), flush=True)
-    found = disturbed(world, kills, arguments, seed=1)
-    print("\n".join(found))
-    print("equal" if found == expected else "DIFFERENT", flush=True)
-    return int(found != expected)
+    mode = sys.argv[1]
+    world = int(sys.argv[2]) if len(sys.argv) > 2 else 2
+    kills = int(sys.argv[3]) if len(sys.argv) > 3 else 3
+    if mode == "exit":
+        return exits(world, kills)
+    # Reports of progress come ten times a second.
+    arguments = [f"steps={100 + 60 * kills}", *sys.argv[4:]]
+    expected = undisturbed(world, [*arguments, "ahead=0", "unsafe=0"])
+    found, seconds = disturbed(world, kills, [*arguments, *MODES[mode]], seed=kills)
+    is_equal = found == expected
+    print(f"{mode}: {kills} kills on {world}: bits {'equal' if is_equal else 'DIFFERENT'}", *found, sep="\n  ")
+    ordered = sorted(seconds)
+    print(f"  kill to next step: median {ordered[len(ordered) // 2]:.3f} s, worst {ordered[-1]:.3f} s", flush=True)
+    return int(is_equal == mode.startswith("unsafe"))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A supervisor for tests: it starts workers on this machine, speaks the language for scripts with them, and gives empty seats to spares."""
 
+import json
 import os
 import select
 import signal
@@ -43,28 +44,38 @@ class Process:
 class Supervisor:
     """Runs `script` in `world` workers, with `spares`, and one spare for each device of `spares_of`.
 
-    Survivors of a death go on in the next round with a spare, or with a new process, in the empty seat.
+    Survivors of a death go on in the next round with a spare, or with a new process, in the empty seat. `orders` are faults of `faults.py`.
+
+    Ranks are spread over `nodes`, a spare is on the first one.
 
     `log` has (seconds, event, …) of what happened.
     """
 
-    def __init__(self, script: str, world: int, spares: int = 0, environment: dict | None = None, arguments=(), spares_of=()):
+    def __init__(
+        self, script: str, world: int, spares: int = 0, environment: dict | None = None, arguments=(), spares_of=(), orders=(), nodes: int = 1
+    ):
         self.directory = tempfile.TemporaryDirectory(prefix="enn-test-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
         self.root = Path(self.directory.name)
         self.script = script
         self.arguments = list(arguments)
         self.world = world
+        self.nodes = nodes
         self.environment = environment or {}
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(self.root / "s"))
         self.listener.listen()
-        (self.root / "seats").mkdir()
+        for node in range(nodes):
+            self.seats_of(node).mkdir()
+        (self.root / "orders").write_text("".join(json.dumps(order) + "\n" for order in orders))
         self.round = 0
         self.source: dict | None = None
         self.processes: list[Process] = []
         self.log: list[tuple] = []
         self.is_broken = False
+        # While this returns false, nobody is told that the round is over.
+        self.may_tell = lambda: True
+        self.untold: str | None = None
         self.codes: dict[int, int] = {}
         self.pending: list[tuple[socket.socket, FrameReader]] = []
         self.connections: list[socket.socket] = []
@@ -116,6 +127,11 @@ class Supervisor:
         seated = [one for one in self.processes if one.seat is not None]
         return self.round >= round_number and len(seated) == self.world and all(one.is_ready for one in seated)
 
+    def marks(self, rank: int) -> int:
+        """Returns how many steps the process that has a seat has done."""
+        path = self.root / f"steps-{self.seated(rank).popen.pid}"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
     def seconds_to_the_next_step(self) -> float:
         """Waits for it, and returns the time from the last kill to the end of the first step of all ranks behind it."""
         self.run_until(lambda: self._first_steps() is not None)
@@ -163,11 +179,18 @@ class Supervisor:
         """Tells all that the round is over. A worker that does not leave it is killed."""
         if self.is_broken:
             return
+        self.untold = None if self.may_tell() else reason
+        if self.untold is not None:
+            return
         self.is_broken = True
         self.broken_at = time.monotonic()
         for other in self.processes:
             if other.round == self.round and other.seat is not None:
                 self._send(other, "broken", round=self.round, reason=reason)
+
+    def seats_of(self, node: int) -> Path:
+        """Returns the folder of the seats of a node. All ranks run on this machine; nodes differ in their folders alone."""
+        return self.root / (f"seats-{node}" if node else "seats")
 
     # How it works.
 
@@ -179,7 +202,7 @@ class Supervisor:
             "OMP_NUM_THREADS": "1",
             "ENN_SCRIPT_SOCKET": str(self.root / "s"),
             "ENN_WORKER_ID": str(number),
-            "ENN_SEAT_DIR": str(self.root / "seats"),
+            "ENN_SEAT_DIR": str(self.seats_of((seat or 0) * self.nodes // self.world)),
             "ENN_TEST_DIR": str(self.root),
             "ENN_TEST_GO": str(self.root / "go"),
         }
@@ -212,6 +235,8 @@ class Supervisor:
         for process in list(self.processes):
             if process.popen.poll() is not None:
                 self._ended(process)
+        if self.untold is not None:
+            self.end_round(self.untold)
         self._maybe_seat()
         if self.all_attached():
             # Training begins when the spares are ready, too.
@@ -279,6 +304,8 @@ class Supervisor:
                 self._note("ready", process.seat, message["round"], message["step"])
             elif kind == "progress":
                 process.step = message["step"]
+            elif kind == "stalled":
+                self._note("stalled", process.seat, message["step"], message["waits"])
             elif kind == "failed":
                 self._note("failed", process.seat, message["error"])
 

@@ -55,6 +55,18 @@ class Others(unittest.TestCase):
             supervisor.finish()
             self.assertEqual(supervisor.ends(), self.expected)
 
+    def test_where_nothing_goes_on_each_rank_says_where_it_is(self):
+        with Supervisor(SMALL, 2, arguments=["hangs"]) as supervisor:
+            supervisor.run_until(lambda: any(entry[1:3] == ("stalled", 0) for entry in supervisor.log))
+            stacks = {rank: supervisor.root / "seats" / f"stack-{supervisor.seated(rank).popen.pid}" for rank in (0, 1)}
+            supervisor.run_until(lambda: all(stack.exists() for stack in stacks.values()))
+            self.assertIn(("stalled", 0, 8, True), [entry[1:] for entry in supervisor.log])
+            self.assertRegex(stacks[0].read_text(), r'^Thread \d+ \(idle\): "MainThread"\n    after step 8, waiting for other ranks\n    \w+ \(.*torch/')
+            self.assertRegex(stacks[1].read_text(), r"    after step 7, not waiting for other ranks\n    train \(.*script_small.py:\d+\)\n")
+            supervisor.finish()
+            self.assertFalse(any(stack.exists() for stack in stacks.values()))
+            self.assertEqual(supervisor.ends(), self.expected)
+
     def test_a_checkpoint_is_not_interrupted(self):
         with Supervisor(SMALL, 2, spares=1, arguments=["checkpoint"]) as supervisor:
             supervisor.run_until(lambda: supervisor.all_attached() and (supervisor.root / "begun-10-0").exists())

@@ -1,6 +1,7 @@
 """A training script for tests on GPUs: DDP with NCCL, where Python runs ahead of the device.
 
-Arguments: key=value of steps, width, depth, unsafe (1: without waiting for the device and looking at the flag before a step is applied).
+Arguments: key=value of steps, width, depth, ahead (1: Python runs ahead, behind the guard in the stream; 2: on the CPU, too), unsafe (1:
+without waiting for the device and looking at the flag before a step is applied, and without the guard). Without a GPU it runs on the CPU.
 """
 
 import faulthandler
@@ -11,9 +12,14 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import enn.elastic as elastic
+import enn.elastic.state
 from train_common import digest, mark, options, wait_for_go
 
-OPTIONS = options(steps=300, width=2048, depth=12)
+OPTIONS = options(steps=300, width=2048, depth=12, ahead=0)
+
+
+if OPTIONS["ahead"] == 2:
+    enn.elastic.state._runs_ahead = lambda device: True
 
 
 def build(width, depth):
@@ -29,19 +35,21 @@ if os.environ.get("ENN_TEST_LOG"):
 
 
 def main():
-    elastic.init("nccl")
-    device = torch.device("cuda", elastic.local_rank())
-    torch.cuda.set_device(device)
+    has_gpu = torch.cuda.is_available()
+    elastic.init("nccl" if has_gpu else "gloo")
+    device = torch.device("cuda", elastic.local_rank()) if has_gpu else torch.device("cpu")
+    if has_gpu:
+        torch.cuda.set_device(device)
     model = build(OPTIONS["width"], OPTIONS["depth"]).to(device)
     torch.ones(8, 8, device=device) @ torch.ones(8, 8, device=device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1000)
-    state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler)
+    state = elastic.State(run_ahead=bool(OPTIONS["ahead"]), model=model, optimizer=optimizer, scheduler=scheduler)
 
     @elastic.run(state)
     def train(state):
         wait_for_go()
-        net = DistributedDataParallel(state.model, device_ids=[device.index], find_unused_parameters=True)
+        net = DistributedDataParallel(state.model, device_ids=[device.index] if has_gpu else None, find_unused_parameters=True)
         begin = time.monotonic()
         first = state.step
         while state.step < OPTIONS["steps"]:
@@ -54,10 +62,11 @@ def main():
             scheduler.step()
             state.step += 1
             mark(state.step)
-        torch.cuda.synchronize()
+        if has_gpu:
+            torch.cuda.synchronize()
         return (time.monotonic() - begin) / max(1, state.step - first)
 
-    torch.manual_seed(elastic.rank() if elastic.local_rank() == device.index else 0)
+    torch.manual_seed(elastic.rank())
     seconds = train(state)
     moments = [value for one in optimizer.state.values() for value in one.values()]
     digests = f"model={digest(model.state_dict().values())} optimizer={digest(moments)}"

@@ -5,6 +5,7 @@
 //!        ◄─ assigned                       a seat in a round
 //!        ─► ready                          it has joined the groups of the round and has the state
 //!        ─► progress*                      steps that are done
+//!        ─► stalled*                       no step is done, and whether it waits for others
 //!        ◄─ broken                         the round is over: abort its groups
 //!        ─► halted                         it stands after so many whole steps
 //!        ◄─ assigned …                     the next round
@@ -40,6 +41,8 @@ pub enum FromScript {
     Halted { round: u64, step: u64, whole: bool },
     /// So many steps are done. Send it at most ten times a second.
     Progress { round: u64, step: u64 },
+    /// No step has been done for a while since `step`: whether the worker `waits` for others, or does something else. Sent when that changes.
+    Stalled { round: u64, step: u64, waits: bool },
     /// The worker cannot go on: one sentence. It ends by itself.
     Failed { error: String },
 }
@@ -194,6 +197,8 @@ mod tests {
         let halted = FromScript::Halted { round: 3, step: 41, whole: true };
         both_ways(halted, r#"{"message":"halted","round":3,"step":41,"whole":true}"#);
         both_ways(FromScript::Progress { round: 3, step: 42 }, r#"{"message":"progress","round":3,"step":42}"#);
+        let stalled = FromScript::Stalled { round: 3, step: 42, waits: true };
+        both_ways(stalled, r#"{"message":"stalled","round":3,"step":42,"waits":true}"#);
         both_ways(FromScript::Failed { error: "é".into() }, r#"{"message":"failed","error":"é"}"#);
         both_ways(
             ToScript::Assigned(seat()),

@@ -56,6 +56,11 @@ class Buffers:
     def device(self) -> torch.device:
         return self.tensors()[0].device if self._places else torch.device("cpu")
 
+    @property
+    def is_on_device(self) -> bool:
+        """Whether copies into host memory are under way for a while."""
+        return self.bytes > 0 and self.device.type == "cuda"
+
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Returns the parts of a flat copy (uint8, `bytes` long) with the shapes of the buffers."""
         parts = zip(self._layout, self.tensors(), strict=True)
@@ -68,13 +73,21 @@ class Buffers:
 
     def capture(self, into: BufferCopy) -> None:
         """Copies the buffers, in stream order."""
-        torch_private.copy_tensors(into.views, [buffer.detach() for buffer in self.tensors()])
+        tensors = self.tensors()
+        self._copy(into.views, tensors, range(len(tensors)))
 
     def restore(self, copy: BufferCopy, private_only: bool = False) -> None:
         """Puts the buffers back, or only those that are private to the rank."""
         chosen = [index for index, is_private in enumerate(self._private) if is_private or not private_only]
-        tensors = self.tensors()
-        torch_private.copy_tensors([tensors[index].detach() for index in chosen], [copy.views[index] for index in chosen])
+        self._copy(self.tensors(), copy.views, chosen)
+
+    def _copy(self, targets: list[torch.Tensor], sources: list[torch.Tensor], chosen: Iterable[int]) -> None:
+        # Only tensors of one dtype are copied by one kernel.
+        groups: dict[torch.dtype, list[int]] = {}
+        for index in chosen:
+            groups.setdefault(sources[index].dtype, []).append(index)
+        for group in groups.values():
+            torch_private.copy_tensors([targets[index] for index in group], [sources[index] for index in group])
 
     def from_bytes(self, data: bytes) -> BufferCopy | None:
         """Returns a copy that another process has written, or `None` if it has other buffers."""

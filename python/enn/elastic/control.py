@@ -15,6 +15,7 @@ import traceback
 
 from .interruption import Interruption
 from .messages import PROTOCOL, FrameReader, ProtocolError, Seat, encode, seat_of
+from .stalls import StallWatch
 
 # Period of reports of progress, and of looks at a training function that is to be left.
 PROGRESS_MS = 100
@@ -51,11 +52,14 @@ class Control:
         self._next_raise = 0.0
         self._is_interrupted_by_stop = False
         self._wake = os.eventfd(0)
+        self.stalls = StallWatch()
         self.is_attached = False
         self.is_participating = False
         self.is_stopping = False
         self.round = -1
+        # The last step that is known to be applied, and the last one that was begun.
         self.step = 0
+        self.position = 0
 
     # What the training thread calls.
 
@@ -84,6 +88,7 @@ class Control:
     def ready(self, round_number: int, step: int) -> None:
         """The worker has joined the groups of the round and has the state after `step` steps."""
         self.step = step
+        self.position = step
         self._reported = step
         self._send("ready", round=round_number, step=step)
 
@@ -194,9 +199,13 @@ class Control:
             self._begin_to_leave(self.round)
         if self._leaving_since is not None:
             self._drive_out()
-        elif self.is_participating and self.step != self._reported:
-            self._reported = self.step
-            self._send("progress", round=self.round, step=self.step)
+        elif self.is_participating:
+            is_changed = self.stalls.look(self.round, self.step)
+            if self.step != self._reported:
+                self._reported = self.step
+                self._send("progress", round=self.round, step=self.step)
+            elif is_changed:
+                self._send("stalled", round=self.round, step=self.step, waits=self.stalls.is_waiting)
 
     def _drive_out(self) -> None:
         now = time.monotonic()

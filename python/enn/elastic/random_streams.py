@@ -5,12 +5,13 @@ import hashlib
 import pickle
 import random
 import sys
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-# 624 words and the position.
+# 624 words of 32 bits and the position.
 _MT19937_BYTES = 625 * 4
 
 
@@ -25,7 +26,7 @@ class _Unchanged:
 
     def python(self) -> bytes:
         """Returns the state of the module `random`."""
-        state = random.getstate()
+        state = _python_words(), random._inst.gauss_next
         if state != self._python:
             self._python = state
             self._python_packed = pickle.dumps(state, protocol=pickle.HIGHEST_PROTOCOL)
@@ -45,6 +46,26 @@ class _Unchanged:
 _unchanged = _Unchanged()
 
 
+def _words_by_interface() -> bytes:
+    words = random.getstate()[1]
+    return array("I", (words[-1], *words[:-1])).tobytes()
+
+
+def _words_by_address() -> bytes:
+    # Behind the head of the object are the position and the words. To ask for a tuple of them takes forty times as long.
+    return ctypes.string_at(id(random._inst) + object.__basicsize__, _MT19937_BYTES)
+
+
+# The position, then the words, of the generator of the module `random`.
+_python_words = _words_by_address if sys.implementation.name == "cpython" and _words_by_address() == _words_by_interface() else _words_by_interface
+
+
+def _set_python(packed: bytes) -> None:
+    raw, gauss_next = pickle.loads(packed)
+    position, *words = array("I", raw)
+    random.setstate((3, (*words, position), gauss_next))
+
+
 def _raw_state(numpy) -> bytes | None:
     """Returns the memory of NumPy's global generator, if it is the usual one."""
     generator = getattr(numpy.random, "get_bit_generator", lambda: None)()
@@ -60,13 +81,13 @@ def capture() -> dict[str, bytes]:
     if numpy is not None:
         states["numpy"] = _unchanged.numpy(numpy)
     if torch.cuda.is_initialized():
-        states["cuda"] = _bytes_of(torch.cuda.get_rng_state())
+        states["cuda"] = _bytes_of(torch.cuda.default_generators[torch.cuda.current_device()].get_state())
     return states
 
 
 def restore(states: dict[str, bytes]) -> None:
     """Puts states back. A stream that the states do not have stays as it is."""
-    random.setstate(pickle.loads(states["python"]))
+    _set_python(states["python"])
     torch.set_rng_state(_tensor_of(states["torch"]))
     numpy = sys.modules.get("numpy")
     if numpy is not None and "numpy" in states:

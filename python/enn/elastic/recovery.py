@@ -7,7 +7,8 @@ import traceback
 
 import torch
 
-from . import torch_private, transfer
+from . import agreement, records, seat_memory, torch_private, transfer
+from .agreement import Claim
 from .errors import ElasticError, Interrupted, Stopped
 from .messages import Seat
 from .steps import VERDICT_SECONDS_MAX, Steps
@@ -30,7 +31,11 @@ def run(state):
         def train(*args, **kwargs):
             worker = current()
             if not isinstance(worker, ElasticWorker):
-                return function(*args, **kwargs)
+                if state._parts.modules:
+                    state._checkpoints.resume_plainly(state)
+                value = function(*args, **kwargs)
+                state._checkpoints.finish()
+                return value
             return Recovery(worker, state, functools.partial(function, *args, **kwargs)).run()
 
         return train
@@ -59,6 +64,8 @@ class Recovery:
         self._modes = {id(part): part.training for module in state._parts.modules.values() for part in module.modules()}
         self._steps = Steps(state, worker.control, worker.groups, worker.interruption, worker.seat_directory)
         self._steps.stop_check = self._stop_if_due
+        # Whether the state of another rank was being written over the one with which this process has begun.
+        self._is_overwritten = False
         state.__dict__["_steps"] = self._steps
         worker.steps = self._steps
 
@@ -109,8 +116,11 @@ class Recovery:
             for part in module.modules():
                 part.training = self._modes.get(id(part), part.training)
         self._steps.is_active = True
-        self._control.ready(seat.round, self._steps.position)
+        if not self._steps.is_ready_late:
+            self._control.ready(seat.round, self._steps.position)
         result = self._function()
+        self._steps.settle_all()
+        self._state._checkpoints.finish()
         self._groups.meet("end", seat.world)
         return result
 
@@ -128,6 +138,11 @@ class Recovery:
         """Takes the state with which the round begins."""
         steps = self._steps
         steps.enter(seat.rank)
+        self._state._checkpoints.begin_round(seat.rank, seat.round)
+        steps.is_ready_late = self._is_given_state_later(seat)
+        if steps.is_ready_late:
+            self._begin_as_at_first()
+            return
         if seat.source_rank is None:
             self._begin_anew(seat)
             return
@@ -139,19 +154,67 @@ class Recovery:
             self._held(steps.restore_own)
         else:
             steps.has_state = False
+            self._is_overwritten = True
         small = steps.pickled_snapshot() if is_source else None
         small = transfer.share(self._state._parts, small, seat.source_rank, self._groups.device, keeps)
         if small is not None:
             self._held(steps.take_over, small, seat.rank)
 
-    def _begin_anew(self, seat: Seat) -> None:
+    def _is_given_state_later(self, seat: Seat) -> bool:
+        """Returns whether `state.sharded()` gives the state. Who has trained knows; the source tells the others."""
         steps = self._steps
-        if steps.snapshot is None:
-            self._held(steps.take_snapshot, steps.position, True)
-        elif steps.has_state and steps.snapshot.is_entry:
+        is_later = steps.sharded is not None
+        has_trained = is_later or (steps.snapshot is not None and not steps.snapshot.is_entry)
+        if seat.source_rank == seat.rank:
+            self._groups.store.set("sharded", "1" if is_later else "0")
+        elif seat.source_rank is not None and not has_trained:
+            return self._groups.store.get("sharded") == b"1"
+        return is_later
+
+    def _begin_as_at_first(self) -> None:
+        steps = self._steps
+        if steps.sharded is not None:
+            self._held(steps.sharded.begin_again)
+        elif steps.snapshot is not None:
             self._held(steps.restore_own)
         else:
+            self._held(steps.take_snapshot, steps.position, True, False)
+
+    def _begin_anew(self, seat: Seat) -> None:
+        steps = self._steps
+        checkpoints = self._state._checkpoints
+        if checkpoints.directory is not None and self._state._parts.modules:
+            self._begin_from_newest(seat)
+        elif not self._can_begin_anew():
             raise ElasticError(f"round {seat.round}: no rank has the state after a whole step, and this one cannot begin anew: restart the script")
+        elif steps.snapshot is None:
+            self._held(steps.take_snapshot, steps.position, True)
+        else:
+            self._held(steps.restore_own)
+
+    def _can_begin_anew(self) -> bool:
+        """Returns whether the state is still that with which this process has begun."""
+        steps = self._steps
+        if steps.snapshot is None:
+            return not self._is_overwritten
+        return steps.has_state and steps.snapshot.is_entry
+
+    def _begin_from_newest(self, seat: Seat) -> None:
+        """Takes the newest checkpoint, or begins anew where nobody has trained and there is none."""
+        steps = self._steps
+        checkpoints = self._state._checkpoints
+        can_begin = self._can_begin_anew()
+        reached = max(steps.position, seat_memory.newest(self._worker.seat_directory) if self._worker.seat_directory else 0)
+        claim = Claim("", [], steps.position if can_begin else None, reached)
+        decision = agreement.agree(self._groups.store, seat.rank, seat.world, claim, checkpoints.newest)
+        if decision.kind == agreement.CHECKPOINT:
+            record, buffers = checkpoints.load(self._state, decision.path, seat.rank)
+            self._held(records.put_back, steps, record, seat.rank, buffers)
+        elif steps.snapshot is None:
+            self._held(steps.take_snapshot, steps.position, True)
+        else:
+            self._held(steps.restore_own)
+        agreement.say(decision, self._state.step, seat.rank)
 
     def _held(self, function, *args) -> None:
         self._interruption.hold()
@@ -162,23 +225,30 @@ class Recovery:
 
     def _leave_round(self, seat: Seat, error: BaseException) -> None:
         """Leaves the groups of an ended round and says where this rank stands."""
-        is_whole = self._steps.leave()
         if torch.cuda.is_initialized():
             # What was enqueued behind the aborted collectives runs to its end.
             torch.cuda.synchronize()
+        self._steps.resolve()
+        is_whole = self._steps.leave()
+        step = self._steps.position
+        self._state._checkpoints.leave_round()
         self._groups.forget()
-        self._control.halted(seat.round, self._steps.position, is_whole)
-        del error
         self._state._parts.drop_gradients()
+        if self._steps.sharded is not None:
+            step, is_whole = self._steps.sharded.left(is_whole)
+        self._control.halted(seat.round, step, is_whole)
+        del error
         gc.collect()
 
     def _stop_if_due(self, position: int) -> None:
         if position >= self._worker.stop_position():
+            self._steps.settle_all()
             raise Stopped
 
     def _end_early(self):
         """The launcher asks for the end, or is gone: the script goes on behind its training function, to save."""
-        if self._steps.snapshot is not None and self._steps.has_state:
+        sharded = self._steps.sharded
+        if self._steps.snapshot is not None and self._steps.has_state and (sharded is None or sharded.is_joined):
             self._steps.restore_own()
         self._state.__dict__["_is_stopped"] = True
         self._close()
@@ -187,6 +257,9 @@ class Recovery:
     def _close(self) -> None:
         """The training is over: from now on a failure restarts all workers."""
         self._steps.leave()
+        self._state._checkpoints.finish()
+        if self._steps.sharded is not None:
+            self._steps.sharded.close()
         self._steps.close()
         self._control.detach()
         # NCCL's threads must not outlive the interpreter. Until then the script may use the groups.

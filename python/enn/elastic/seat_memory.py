@@ -1,9 +1,10 @@
 """What is private to a seat and survives its process: memory files in a directory of the node agent.
 
-A seat has four files: for steps with even and odd numbers, and for each of them one record that is made before this rank can have
-contributed all of its gradients (`CONTRIBUTED`) and one that is made when the step is done (`DONE`). So the record of a step stays
-readable until the other ranks cannot need it any more, also if the process is killed while it writes.
-A file is a header of 64 bytes (magic, bytes of buffers, bytes of the rest, step or -1 while it is written), the buffers, the rest.
+A seat has files for each of the last steps (`slots` of them: two, and two more where Python runs ahead of the device): one record that is
+made before this rank can have contributed all of its gradients (`CONTRIBUTED`) and one that is made when the step is done (`DONE`). So the
+record of a step stays readable until the other ranks cannot need it any more, also if the process is killed while it writes.
+A file is a header of 64 bytes (magic, bytes of buffers, bytes of the rest, step or -1 while it is written, step whose buffers are there), the
+buffers, the rest.
 """
 
 import mmap
@@ -21,6 +22,7 @@ DONE = 1
 _SIZES = struct.Struct("<8sqq")
 _STEP = struct.Struct("<q")
 _STEP_OFFSET = _SIZES.size
+_BUFFERS_OFFSET = _STEP_OFFSET + _STEP.size
 _HEADER_BYTES = 64
 _MAGIC = b"ENNseat1"
 _BEING_WRITTEN = -1
@@ -31,24 +33,32 @@ _ROOM_BYTES = 64 << 10
 class SeatMemory:
     """The records of one rank. `buffer_bytes` is the size of the module buffers in a record; `directory` must exist."""
 
-    def __init__(self, directory: Path, rank: int, buffer_bytes: int, on_device: bool):
+    def __init__(self, directory: Path, rank: int, slots: int, buffer_bytes: int, on_device: bool):
         self._slots = {}
-        for parity in (0, 1):
+        self._count = slots
+        for number in range(slots):
             for kind in (CONTRIBUTED, DONE):
-                path = directory / f"seat-{rank}-{parity}-{kind}"
-                self._slots[parity, kind] = _Slot(path, buffer_bytes, on_device)
+                self._slots[number, kind] = _Slot(_path(directory, rank, number, kind), buffer_bytes, on_device)
 
     def buffers(self, step: int, kind: int) -> torch.Tensor:
         """Begins a record: the one that was there is no more. Returns the place of the buffers (uint8), to be filled before `write`."""
-        return self._slots[step % 2, kind].begin()
+        return self._slots[step % self._count, kind].begin()
 
-    def write(self, step: int, kind: int, rest: bytes) -> None:
-        """Ends a record that `buffers` began."""
-        self._slots[step % 2, kind].end(step, rest)
+    def write(self, step: int, kind: int, rest: bytes, has_buffers: bool) -> None:
+        """Ends a record that `buffers` began. Its buffers may still be on their way from the device."""
+        self._slots[step % self._count, kind].end(step, rest, has_buffers)
+
+    def complete(self, step: int, kind: int) -> None:
+        """The buffers of a record are there."""
+        self._slots[step % self._count, kind].complete(step)
 
     def close(self) -> None:
         for slot in self._slots.values():
             slot.close()
+
+
+def _path(directory: Path, rank: int, slot: int, kind: int) -> Path:
+    return directory / f"seat-{rank}-{slot}-{kind}"
 
 
 class _Slot:
@@ -67,7 +77,7 @@ class _Slot:
         self._set_step(_BEING_WRITTEN)
         return self._buffers
 
-    def end(self, step: int, rest: bytes) -> None:
+    def end(self, step: int, rest: bytes, has_buffers: bool) -> None:
         begin = _HEADER_BYTES + self._buffer_bytes
         if begin + len(rest) > len(self._map):
             buffers = self._buffers.clone()
@@ -77,6 +87,7 @@ class _Slot:
             self._buffers.copy_(buffers)
         self._map[begin : begin + len(rest)] = rest
         _SIZES.pack_into(self._map, 0, _MAGIC, self._buffer_bytes, len(rest))
+        _STEP.pack_into(self._map, _BUFFERS_OFFSET, step if has_buffers else _BEING_WRITTEN)
         # The step makes the record valid: it is written last.
         self._set_step(step)
 
@@ -93,6 +104,9 @@ class _Slot:
         if self._on_device and self._buffer_bytes:
             self._is_registered = torch_private.register_host_memory(self._whole)
 
+    def complete(self, step: int) -> None:
+        _STEP.pack_into(self._map, _BUFFERS_OFFSET, step)
+
     def _set_step(self, step: int) -> None:
         _STEP.pack_into(self._map, _STEP_OFFSET, step)
 
@@ -106,10 +120,10 @@ class _Slot:
         self._map = None
 
 
-def read(directory: Path, rank: int, step: int, kind: int) -> tuple[bytes, bytes] | None:
-    """Returns buffers and rest of the record of a rank after `step` steps, or `None` if there is none."""
+def read(directory: Path, rank: int, slots: int, step: int, kind: int) -> tuple[bytes | None, bytes] | None:
+    """Returns buffers (`None` if they were not there yet) and rest of the record of a rank after `step` steps, or `None` without one."""
     try:
-        data = (directory / f"seat-{rank}-{step % 2}-{kind}").read_bytes()
+        data = _path(directory, rank, step % slots, kind).read_bytes()
     except FileNotFoundError:
         return None
     if len(data) < _HEADER_BYTES:
@@ -119,7 +133,18 @@ def read(directory: Path, rank: int, step: int, kind: int) -> tuple[bytes, bytes
     end = _HEADER_BYTES + buffer_bytes
     if magic != _MAGIC or found != step or end + rest_bytes > len(data):
         return None
-    return data[_HEADER_BYTES:end], data[end : end + rest_bytes]
+    has_buffers = _STEP.unpack_from(data, _BUFFERS_OFFSET)[0] == step
+    return data[_HEADER_BYTES:end] if has_buffers else None, data[end : end + rest_bytes]
+
+
+def newest(directory: Path) -> int:
+    """Returns the newest step of which a rank of this node has said that it is done, or 0."""
+    steps = [0]
+    for path in directory.glob(f"seat-*-{DONE}"):
+        data = path.read_bytes()[:_HEADER_BYTES]
+        if len(data) == _HEADER_BYTES and data.startswith(_MAGIC):
+            steps.append(_STEP.unpack_from(data, _STEP_OFFSET)[0])
+    return max(steps)
 
 
 def pack(values: object) -> bytes:

@@ -1,11 +1,17 @@
 """The state of a training: what is put back when a rank dies."""
 
+import os
 import pickle
+import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
+from . import sharded
+from .checkpoints import Checkpoints
 from .errors import ElasticError
+from .guard import Guard, check_fused
 from .small_parts import SmallParts
 
 
@@ -22,16 +28,48 @@ class State:
 
     `state.step` counts the steps that are done. `state.step += 1` is the last statement of a step: what the step changes (scheduler,
     averaged weights, values) stands before it, and what stands behind it and before the next optimizer step may be done again.
+
+    `run_ahead` is for steps that Python limits, as those of many small kernels. Without it each optimizer step waits until the device has
+    done the backward pass, and looks whether a rank has died. With it Python goes on, up to two steps ahead of the device, and the device
+    skips the steps behind a failure. That takes optimizers with `fused=True`. What else a step changes is to be registered: buffers,
+    schedulers, scalers and values are put back; where a registered module is none that an optimizer trains (averaged weights), or parameters
+    are changed after the optimizer's step, each step waits all the same, and a line says so. A change through `parameter.data` is not seen.
+    On the CPU, `run_ahead` changes nothing.
+
+    Raises `ElasticError` for a value that cannot be copied, and for `run_ahead` with an optimizer that is not fused.
     """
 
-    def __init__(self, **parts):
+    def __init__(self, run_ahead: bool = False, **parts):
         for name in parts:
             if name.startswith("_") or hasattr(State, name):
                 raise ElasticError(f"State({name}=…): this name is taken, choose another one")
         self.__dict__["_parts"] = Parts(parts)
+        self.__dict__["_guard"] = None
+        self.__dict__["_run_ahead"] = False
+        if run_ahead:
+            self._allow_running_ahead()
         self.__dict__["_step"] = 0
         self.__dict__["_steps"] = None
         self.__dict__["_is_stopped"] = False
+        self.__dict__["_mirror_every"] = 0
+        self.__dict__["_checkpoints"] = Checkpoints()
+
+    def _allow_running_ahead(self) -> None:
+        check_fused(self._parts.optimizers)
+        trained = self._parts.trained_parameters()
+        if not trained:
+            raise ElasticError("State(run_ahead=True) has no optimizer: sharded models do not run ahead, leave out run_ahead")
+        if not _runs_ahead(trained[0].device):
+            return
+        self.__dict__["_guard"] = Guard(trained[0].device)
+        self.__dict__["_run_ahead"] = True
+        for name in self._parts.untrained_modules():
+            self._wait_from_now(f"state.{name} has parameters, and no optimizer trains them")
+
+    def _wait_from_now(self, reason: str) -> None:
+        if self._run_ahead:
+            print(f"enn: run_ahead has no effect, each step waits for the device: {reason}", file=sys.stderr, flush=True)
+        self.__dict__["_run_ahead"] = False
 
     @property
     def step(self) -> int:
@@ -42,8 +80,12 @@ class State:
     def step(self, value: int) -> None:
         if self._steps is None:
             self._set_step(value)
+            self._checkpoints.committed_plainly(self)
         else:
             self._steps.commit(value)
+
+    def _set_parts(self, parts: dict, sharded: bool = False) -> None:
+        self.__dict__["_parts"] = Parts(parts, sharded)
 
     def _set_step(self, value: int) -> None:
         self.__dict__["_step"] = value
@@ -61,6 +103,45 @@ class State:
         if self._steps is not None:
             self._steps.commit(self._step)
 
+    def sharded(self, **parts) -> None:
+        """Adds modules and optimizers whose parameters are sharded (`fully_shard`, tensor parallelism), and all that refers to them.
+
+        Called inside the training function, once each time it is entered, before the first step: meshes end with a round, so what is
+        built on them is built again. Then `state.NAME` is the part. Gives the parts the state with which all ranks go on, which is the
+        newest of which each part is held by somebody:
+
+        - by a rank that lives: all parts are, where a mesh also replicates (HSDP); nothing is repeated then;
+        - in mirrored memory (`mirror`): fewer than `every` steps are repeated, or twice as many if a rank died while a mirror was written;
+        - in a checkpoint (`checkpoint`); else the training begins anew.
+
+        One rank prints which it was, and how many steps are repeated. Schedulers, samplers and values may be in `State(…)` or here;
+        modules and optimizers belong here, all of them.
+
+        Raises `ElasticError` if no parameter is sharded, or if `State` was given modules or optimizers.
+        """
+        sharded.attach(self, parts)
+
+    def mirror(self, every: int) -> None:
+        """Keeps each rank's part of the sharded state also in the host memory of its node, where it survives the process.
+
+        A copy is made after each `every` steps, at least 2; on a GPU beside the training, by a stream of its own. Host memory: twice the
+        part of each rank. Called before the training function.
+        """
+        if every < 2:
+            raise ElasticError(f"state.mirror(every={every}): expected 2 or more, since a copy is made while the next step is done")
+        self.__dict__["_mirror_every"] = every
+
+    def checkpoint(self, every: int, dir: str | os.PathLike) -> None:
+        """Writes a checkpoint after each `every` steps into a folder that all nodes share, and starts from the newest one that is there.
+
+        It is written in a thread, from a copy in host memory, by torch.distributed.checkpoint, which can read it: `dir/step-NUMBER-ROUND`
+        holds the `state_dict` of each module and optimizer under its name. The newest two are kept; one that was not finished does not
+        count. Called before the training function.
+        """
+        if every < 1:
+            raise ElasticError(f"state.checkpoint(every={every}): expected a number of steps, 1 or more")
+        self.__dict__["_checkpoints"] = Checkpoints(Path(dir), every)
+
     @contextmanager
     def uninterrupted(self):
         """Context in which nothing is raised from outside, for writing a checkpoint. Raises `Interrupted` at its begin or at its end.
@@ -72,6 +153,7 @@ class State:
             return
         interruption = self._steps._interruption
         interruption.raise_if_over()
+        self._steps.settle_all()
         interruption.hold(protected=True)
         try:
             yield
@@ -100,7 +182,7 @@ class State:
 class Parts:
     """The registered objects, by what is done with them. `all` has each of them; `values` has the names of plain values."""
 
-    def __init__(self, parts: dict):
+    def __init__(self, parts: dict, may_be_sharded: bool = False):
         self.all = dict(parts)
         self.modules = {}
         self.optimizers = {}
@@ -109,7 +191,7 @@ class Parts:
         self.values = set()
         for name, part in parts.items():
             if isinstance(part, torch.nn.Module):
-                self.modules[name] = _checked(name, part)
+                self.modules[name] = _checked(name, part, may_be_sharded)
             elif isinstance(part, torch.optim.Optimizer):
                 self.optimizers[name] = part
             elif isinstance(part, torch.amp.GradScaler):
@@ -118,6 +200,7 @@ class Parts:
                 stateful[name] = part
             else:
                 self.values.add(name)
+        self.has_scalers = bool(scalers)
         self.small = SmallParts(self.optimizers, stateful, scalers)
         # What cannot be pickled is found now, and not in the first step.
         self.small.capture()
@@ -125,8 +208,31 @@ class Parts:
 
     def trained(self) -> set[int]:
         """Returns the identities of all parameters that an optimizer changes."""
+        return {id(parameter) for parameter in self.trained_parameters()}
+
+    def trained_parameters(self) -> list[torch.Tensor]:
+        """Returns all parameters that an optimizer changes."""
         groups = [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
-        return {id(parameter) for group in groups for parameter in group["params"]}
+        return [parameter for group in groups for parameter in group["params"]]
+
+    def untrained_modules(self) -> list[str]:
+        """Returns the names of modules with parameters none of which an optimizer changes, such as averaged weights."""
+        trained = self.trained()
+        found = {name: [id(parameter) in trained for parameter in module.parameters()] for name, module in self.modules.items()}
+        return [name for name, trains in found.items() if trains and not any(trains)]
+
+    def cut_optimizer_states(self, sizes: dict[str, int]) -> None:
+        """Drops the states that a discarded step was the first to make: of each optimizer, those behind the first `size`."""
+        for name, optimizer in self.optimizers.items():
+            for parameter in list(optimizer.state)[sizes.get(name, len(optimizer.state)) :]:
+                del optimizer.state[parameter]
+
+    def drop_scales(self) -> None:
+        """Drops what a `GradScaler` has left in fused optimizers whose step was not done."""
+        if self.has_scalers:
+            for optimizer in self.optimizers.values():
+                vars(optimizer).pop("grad_scale", None)
+                vars(optimizer).pop("found_inf", None)
 
     def drop_gradients(self) -> None:
         """Drops gradients of a step that was discarded."""
@@ -149,12 +255,16 @@ class Parts:
         self.all.update(pickle.loads(data))
 
 
-def _checked(name: str, module: torch.nn.Module) -> torch.nn.Module:
+def _runs_ahead(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
+def _checked(name: str, module: torch.nn.Module, may_be_sharded: bool) -> torch.nn.Module:
     """Returns the module, if it is one whose state a survivor has as a whole."""
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
         raise ElasticError(f"State({name}=…): give the module itself, and wrap it in DistributedDataParallel inside the training function")
-    if any(type(parameter).__name__ == "DTensor" for parameter in module.parameters()):
-        raise ElasticError(f"State({name}=…): its parameters are sharded (DTensor), which is not supported yet")
+    if not may_be_sharded and any(type(parameter).__name__ == "DTensor" for parameter in module.parameters()):
+        raise ElasticError(f"State({name}=…): its parameters are sharded: give it to state.sharded(…) inside the training function")
     return module
 
 

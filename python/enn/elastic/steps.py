@@ -3,17 +3,23 @@
 A step is open until an optimizer's pre-hook has waited for the device and seen that the round is not over. From there to
 `state.step += 1` the step is applied as a whole: nothing interrupts it. At its end the small things are copied; a step that is discarded
 later is undone by putting them back. **Invariant:** the optimizers' tensors change only in steps that count.
+
+Where Python runs ahead (`guard.py`), the pre-hook waits for the step before the last one only. The steps behind that are pending: the device
+skips them if the round ends, and the copies of the last step that it has not skipped are put back.
 """
 
+import operator
 import pickle
 import sys
 import threading
+from collections import deque
 
 import torch
 
 from . import random_streams, seat_memory
 from .buffers import BufferCopy, Buffers
 from .errors import ElasticError, Interrupted
+from .guard import STEPS_AHEAD, Guard
 from .seat_memory import CONTRIBUTED, DONE, SeatMemory
 
 OPEN = "open"
@@ -21,17 +27,22 @@ APPLYING = "applying"
 APPLIED = "applied"
 # How long a rank that has lost a connection waits to hear that the round is over. After that the failure is its own.
 VERDICT_SECONDS_MAX = 30
+_version_of = operator.attrgetter("_version")
 
 
 class Snapshot:
-    """Everything small after a step. `position` counts commits; `is_entry` says that no step has been done yet."""
+    """Everything small after a step. `position` counts commits; `is_entry` says that no step has been done yet.
 
-    def __init__(self, position: int, step: int, parts: dict, values: bytes, is_entry: bool):
+    `sizes` says for how many parameters each optimizer has a state.
+    """
+
+    def __init__(self, position: int, step: int, parts: dict, values: bytes, is_entry: bool, sizes: dict[str, int]):
         self.position = position
         self.step = step
         self.parts = parts
         self.values = values
         self.is_entry = is_entry
+        self.sizes = sizes
         self.private: Private | None = None
 
 
@@ -45,53 +56,118 @@ class Private:
         self.is_done = is_done
 
 
+def state_sizes(parts) -> dict[str, int]:
+    """Returns for how many parameters each optimizer has a state."""
+    return {name: len(optimizer.state) for name, optimizer in parts.optimizers.items()}
+
+
 class Steps:
     """The steps of a state in training. `directory` is where the records of seats are; `None` keeps none."""
 
     def __init__(self, state, control, groups, interruption, directory):
         self._state = state
         self._groups = groups
-        self._parts = state._parts
         self._control = control
         self._interruption = interruption
         self._directory = directory
         self._hooks = []
         self._memory: SeatMemory | None = None
         self._memory_of = None
-        self._unpublished: tuple[int, bytes] | None = None
+        # The step whose record lacks the buffers, which are on their way from the device.
+        self._unpublished: int | None = None
+        # Where Python runs ahead; `None` if each step waits for the device.
+        self._guard = state._guard
+        self._is_ahead = False
+        self._pending: deque[Snapshot] = deque()
+        self._applied: Snapshot | None = None
+        self._trained: list[torch.Tensor] = []
+        self._versions: list[int] = []
+        self._slots = 2 if self._guard is None else STEPS_AHEAD + 2
         self._backward_since_applied = False
         self.position = state.step
         self.phase = OPEN
         self.is_active = False
         self.has_state = False
         self.snapshot: Snapshot | None = None
-        self.contribution: Private | None = None
+        self._contributions: dict[int, Private] = {}
+        self._contributed = -1
         self.unsettled: dict | None = None
         self.stop_check = None
         self._buffers: Buffers | None = None
-        self._copies: dict[str, BufferCopy] = {}
+        self._copies: dict[tuple[int, int], BufferCopy] = {}
+        self.sharded = None
+        self.is_ready_late = False
+
+    @property
+    def _parts(self):
+        return self._state._parts
+
+    @property
+    def ahead(self) -> int:
+        """How many steps Python may be ahead of the device."""
+        return 0 if self._guard is None else STEPS_AHEAD
+
+    def discard_from_now(self) -> None:
+        """The round is over: what the device has not begun to apply is not applied. Called by the control thread."""
+        if self._guard is not None:
+            self._guard.discard_from_now()
 
     # Rounds.
 
     def enter(self, rank: int) -> None:
         """Prepares for the steps of a round in which this process is `rank`."""
         self._buffers = Buffers(self._parts.modules.values(), self._parts.trained())
-        if self._copies.keys() != {"even", "odd", "backward"} or self._copies["even"].flat.numel() != self._buffers.bytes:
-            self._copies = {name: self._buffers.new_copy() for name in ("even", "odd", "backward")}
+        if not self._copies or self._copies[0, DONE].flat.numel() != self._buffers.bytes:
+            self._copies = {(slot, kind): self._buffers.new_copy() for slot in range(self._slots) for kind in (CONTRIBUTED, DONE)}
         if self._directory is not None and self._memory_of != (rank, self._buffers.bytes):
             self.close()
-            self._memory = SeatMemory(self._directory, rank, self._buffers.bytes, self._buffers.device.type == "cuda")
+            self._memory = SeatMemory(self._directory, rank, self._slots, self._buffers.bytes, self._buffers.is_on_device)
             self._memory_of = (rank, self._buffers.bytes)
+        if self._guard is not None:
+            self._is_ahead = self._state._run_ahead
+            self._trained = self._parts.trained_parameters()
+            self._guard.reopen()
+            # The control thread says that a round is over before it sets the guard's flag.
+            self._interruption.raise_if_over()
         self._register_hooks()
+        self._contributed = -1
         self.phase = OPEN
 
-    def leave(self) -> bool:
-        """The training function was left; returns whether the state is that of a whole step, once `restore` has undone the open one."""
+    def adopt_parts(self, rank: int) -> None:
+        """The state has other modules and optimizers from now on."""
+        self._remove_hooks()
+        self.enter(rank)
+
+    def _remove_hooks(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+    def resolve(self) -> None:
+        """The round is over, and the device has nothing left to do: steps that it has skipped were not done."""
+        if self._guard is None:
+            return
+        if self._is_ahead and self.phase != OPEN and not self._guard.was_applied(self.position + 1):
+            self.phase = OPEN
+        while self._pending:
+            if not self._guard.was_applied(self._pending[0].position):
+                self._pending.clear()
+            else:
+                self._take_as_applied()
+        if self._applied is not None:
+            self.snapshot = self._applied
+            self.position = self.snapshot.position
+
+    def leave(self) -> bool:
+        """The training function was left; returns whether the state is that of a whole step, once `restore` has undone the open one."""
+        self._remove_hooks()
         self.is_active = False
+        if self._guard is not None:
+            for optimizer in self._parts.optimizers.values():
+                self._guard.take_out(optimizer)
+        self._parts.drop_scales()
         self._unpublished = None
+        self._pending.clear()
         is_whole = self.phase == OPEN and self.has_state
         self.has_state = is_whole
         self.phase = OPEN
@@ -125,10 +201,11 @@ class Steps:
     def _contribute(self) -> None:
         """Copies what this rank alone has, as it will be after the step, before others can have finished the step without it."""
         position = self.position + 1
-        copy = self._copies["backward"]
+        self._contributed = position
+        copy = self._copies[position % self._slots, CONTRIBUTED]
         self._buffers.capture(copy)
         streams = random_streams.capture()
-        self.contribution = Private(position, streams, copy, is_done=False)
+        self._contributions[position % self._slots] = Private(position, streams, copy, is_done=False)
         self._record(position, CONTRIBUTED, copy, {"streams": streams})
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
@@ -143,29 +220,101 @@ class Steps:
                 raise ElasticError(
                     "a second optimizer steps after a backward pass of its own: call state.commit() after the first one's step"
                 )
-            self.phase = APPLYING
+            self._start(optimizer)
             return
-        self._begin_to_apply()
-        if self.contribution is None or self.contribution.position != self.position + 1:
-            self._contribute()
+        if self._contributed != self.position + 1:
+            self._interruption.hold()
+            try:
+                self._contribute()
+            finally:
+                self._interruption.release()
+        if self._is_ahead:
+            self._begin_ahead()
+        else:
+            self._settle_pending()
+            self._begin_to_apply()
         self._backward_since_applied = False
+        self._start(optimizer)
+
+    def _start(self, optimizer: torch.optim.Optimizer) -> None:
         self.phase = APPLYING
+        if self._is_ahead:
+            self._guard.put_into(optimizer)
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if self.is_active and self.phase == APPLYING:
             self.phase = APPLIED
+            # The device is busy with the optimizer's step now.
+            if self._is_ahead:
+                self._guard.take_out(optimizer)
+                self._versions = list(map(_version_of, self._trained))
+            else:
+                self._publish()
 
     def _begin_to_apply(self) -> None:
         """Waits until the device has done what was asked, and looks whether that was in a round that is not over."""
+        if self.sharded is not None:
+            self.sharded.before_step(self.position + 1)
         if torch.cuda.is_initialized():
             torch.cuda.current_stream().synchronize()
+        if self.sharded is not None:
+            self.sharded.publish()
         if self._groups.is_broken() and not self._interruption.wait_until_over(VERDICT_SECONDS_MAX):
             raise ElasticError(f"the connection to another rank has ended, and the launcher knows of no failure after {VERDICT_SECONDS_MAX} s")
+        self._hold_unless_over()
+
+    def _hold_unless_over(self) -> None:
         self._interruption.hold()
-        if self._interruption.is_over():
+        if self._interruption.is_over() or (self.sharded is not None and not self.sharded.counts(self.position + 1)):
             self._interruption.release()
             raise Interrupted
-        self._publish()
+
+    def _begin_ahead(self) -> None:
+        """Waits until no more than `STEPS_AHEAD` steps are pending with this one, which the device skips if the round is over by then."""
+        self._interruption.raise_if_over()
+        while len(self._pending) >= STEPS_AHEAD:
+            self._settle_one()
+        if self._groups.is_broken() and not self._interruption.wait_until_over(VERDICT_SECONDS_MAX):
+            raise ElasticError(f"the connection to another rank has ended, and the launcher knows of no failure after {VERDICT_SECONDS_MAX} s")
+        self._hold_unless_over()
+        self._guard.read(self.position + 1)
+
+    def _settle_one(self) -> None:
+        """Waits for the oldest step that is pending. Raises `Interrupted` if the device has skipped it."""
+        position = self._pending[0].position
+        self._guard.wait(position)
+        if not self._guard.was_applied(position):
+            raise Interrupted
+        self._take_as_applied()
+
+    def _settle_pending(self) -> None:
+        while self._pending:
+            self._settle_one()
+
+    def settle_all(self) -> None:
+        """Waits for all steps that were begun. Raises `Interrupted` if the device has skipped one. Nothing to do where each step waits."""
+        if self.is_active:
+            self._settle_pending()
+
+    def _take_as_applied(self) -> None:
+        self._applied = self._pending.popleft()
+        self._control.step = self._applied.position
+        if self._memory is not None and self._buffers.is_on_device:
+            self._memory.complete(self._applied.position, DONE)
+
+    def _look_for_edits(self) -> None:
+        """What user code changes in parameters after an optimizer's step is not skipped with it: from now on each step waits."""
+        if self._versions == list(map(_version_of, self._trained)):
+            return
+        position = self.position + 1
+        if torch.cuda.is_initialized():
+            torch.cuda.current_stream().synchronize()
+        if not self._guard.was_applied(position):
+            self.has_state = False
+            self._interruption.release()
+            raise Interrupted
+        self._state._wait_from_now("parameters are changed between an optimizer's step and `state.step += 1`")
+        self._is_ahead = False
 
     def commit(self, step: int) -> None:
         """The step is done, and counts; the state has done `step` steps."""
@@ -175,15 +324,38 @@ class Steps:
         if self._interruption.is_protected():
             raise ElasticError("a step ends inside state.uninterrupted(), where it could not be discarded")
         if self.phase == OPEN:
+            self._settle_pending()
             self._begin_to_apply()
+            self._publish()
+            if self._guard is not None:
+                self._guard.read(self.position + 1)
+        elif self._is_ahead:
+            self._look_for_edits()
         self._state._set_step(step)
         self.take_snapshot(self.position + 1, is_entry=False)
+        if self.sharded is not None:
+            self.sharded.committed(self.position, self.snapshot.private)
         self.phase = OPEN
-        self._control.step = self.position
+        self._control.position = self.position
+        if not self._pending:
+            self._control.step = self.position
         self._interruption.release()
+        self._save_if_due()
         if self.stop_check is not None and self._control.is_stopping:
             self.stop_check(self.position)
         self._interruption.raise_if_over()
+
+    def _save_if_due(self) -> None:
+        checkpoints = self._state._checkpoints
+        if not checkpoints.is_due(self._state.step):
+            return
+        self._settle_pending()
+        private = self.snapshot.private
+        self._interruption.hold()
+        try:
+            checkpoints.save(self._state, self.position, private.streams, private.buffers)
+        finally:
+            self._interruption.release()
 
     def check_end_of_step(self) -> None:
         """The loop body has ended. Raises `ElasticError` if it has applied a step without counting it."""
@@ -192,61 +364,81 @@ class Steps:
 
     # Copies.
 
-    def take_snapshot(self, position: int, is_entry: bool) -> None:
+    def take_snapshot(self, position: int, is_entry: bool, for_successor: bool = True) -> None:
         """Copies all that is small, in memory and for a successor in this seat."""
-        snapshot = Snapshot(position, self._state.step, self._parts.small.capture(), self._parts.pickled_values(), is_entry)
-        copy = self._copies["odd" if position % 2 else "even"]
+        sizes = state_sizes(self._parts)
+        snapshot = Snapshot(position, self._state.step, self._parts.small.capture(), self._parts.pickled_values(), is_entry, sizes)
+        copy = self._copies[position % self._slots, DONE]
         self._buffers.capture(copy)
         snapshot.private = Private(position, random_streams.capture(), copy, is_done=True)
         self.snapshot = snapshot
         self.position = position
         self.has_state = True
-        self._record(position, DONE, copy, {"streams": snapshot.private.streams, "values": snapshot.values})
+        if for_successor:
+            self._record(position, DONE, copy, {"streams": snapshot.private.streams, "values": snapshot.values})
+        if self._is_ahead and self.is_active:
+            self._guard.mark_end(position)
+            self._pending.append(snapshot)
+        else:
+            self._applied = snapshot
+            self._unpublished = position
 
     def _record(self, position: int, kind: int, copy: BufferCopy, rest: dict) -> None:
+        """Writes a record for a successor. The buffers of one that is made in backward are there before others can need them."""
         if self._memory is None:
             return
         packed = seat_memory.pack(rest)
         target = self._memory.buffers(position, kind)
-        if copy.flat.is_cuda and target.numel():
+        if target.numel():
             target.copy_(copy.flat, non_blocking=True)
-            if kind == DONE:
-                # It is valid once the device has come here.
-                self._unpublished = (position, packed)
-                return
-        elif target.numel():
-            target.copy_(copy.flat)
-        self._memory.write(position, kind, packed)
+        self._memory.write(position, kind, packed, has_buffers=kind == CONTRIBUTED or not self._buffers.is_on_device)
 
     def _publish(self) -> None:
-        if self._unpublished is not None:
-            position, packed = self._unpublished
-            self._unpublished = None
-            self._memory.write(position, DONE, packed)
+        """The device has done the last step, so the buffers of its record are there."""
+        if self._unpublished is not None and self._memory is not None and self._buffers.is_on_device:
+            self._memory.complete(self._unpublished, DONE)
+        self._unpublished = None
+
+    def adopt(self, snapshot: Snapshot) -> None:
+        """Stands where the snapshot was taken; what is larger is there already."""
+        self.snapshot = snapshot
+        self._applied = snapshot
+        self.position = snapshot.position
+        self.has_state = True
+        self.restore_own()
 
     def restore_own(self) -> None:
         """Undoes a step that was discarded."""
         snapshot = self.snapshot
         self._parts.drop_gradients()
+        self._parts.cut_optimizer_states(snapshot.sizes)
         self._parts.small.restore(snapshot.parts)
         self._parts.set_pickled_values(snapshot.values)
         self._state._set_step(snapshot.step)
         self._buffers.restore(snapshot.private.buffers)
         self._set_streams(snapshot.private.streams, snapshot.is_entry)
 
+    def _contribution_of(self, position: int) -> Private | None:
+        found = self._contributions.get(position % self._slots)
+        return found if found is not None and found.position == position else None
+
     def private_after(self, position: int, rank: int) -> tuple[Private | None, bytes | None]:
         """Returns what this seat alone had after so many commits, and its values, as far as either is known."""
         own = self.snapshot.private if self.snapshot is not None else None
-        for private in (own, self.contribution):
+        for private in (own, self._contribution_of(position)):
             if private is not None and private.position == position:
                 return private, self.snapshot.values if private is own else None
-        for kind in (DONE, CONTRIBUTED) if self._directory is not None else ():
-            found = seat_memory.read(self._directory, rank, position, kind)
-            copy = self._buffers.from_bytes(found[0]) if found is not None else None
-            if copy is not None:
-                rest = seat_memory.unpack(found[1])
-                return Private(position, rest["streams"], copy, kind == DONE), rest.get("values")
-        return None, None
+        return self._recorded(position, rank) if self._directory is not None else (None, None)
+
+    def _recorded(self, position: int, rank: int) -> tuple[Private | None, bytes | None]:
+        """Returns what an earlier process in this seat has written. Where its last buffers are missing, those of backward are taken."""
+        records = [seat_memory.read(self._directory, rank, self._slots, position, kind) for kind in (DONE, CONTRIBUTED)]
+        known = [record for record in records if record is not None]
+        copies = [None if record is None or record[0] is None else self._buffers.from_bytes(record[0]) for record in records]
+        if not known or copies == [None, None]:
+            return None, None
+        rest = seat_memory.unpack(known[0][1])
+        return Private(position, rest["streams"], copies[0] or copies[1], is_done=copies[0] is not None), rest.get("values")
 
     def restore_private(self, private: Private) -> None:
         """Gives this process what its seat had."""

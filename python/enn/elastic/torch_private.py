@@ -9,6 +9,7 @@ import os
 import re
 import select
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -33,6 +34,8 @@ RELEASES = {
 }
 # Names in `torch.distributed.distributed_c10d` that are used below.
 _C10D_NAMES = ("_world", "_update_default_pg", "_unregister_all_process_groups", "_new_process_group_helper", "_set_pg_timeout")
+# Longest time, with room, from the first rank to the last one to hear that a round is over.
+NOTICE_SECONDS = 0.02
 _WORLD_MAPS = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg", "pg_coalesce_state")
 # Errors of Gloo and NCCL are plain `RuntimeError`s in some places; their texts name the library or the connection.
 _TEXT_OF_GROUPS = re.compile(r"gloo|NCCL|ProcessGroup|process group|Connection (closed|reset)|c10d|all_?reduce", re.IGNORECASE)
@@ -90,6 +93,7 @@ class ConnectionsOfGroups:
     def __init__(self):
         self._before = None
         self._inodes: dict[str, int] = {}
+        self._watched: dict[int, int] = {}
         self._poll = select.poll()
 
     @contextmanager
@@ -99,11 +103,13 @@ class ConnectionsOfGroups:
         make = c10d._new_process_group_helper
 
         def make_and_note(*args, **kwargs):
+            backend = kwargs["backend"] if "backend" in kwargs else args[3]
             self._before = self._before or set(_connections())
             try:
                 return make(*args, **kwargs)
             finally:
-                self._note_new()
+                # A collective of NCCL does not end when a connection does, but when it is aborted.
+                self._note_new(is_watched=str(backend) != "nccl")
                 self._before = None
 
         c10d._new_process_group_helper = make_and_note
@@ -112,18 +118,21 @@ class ConnectionsOfGroups:
         finally:
             c10d._new_process_group_helper = make
 
-    def _note_new(self) -> None:
+    def _note_new(self, is_watched: bool) -> None:
         for inode, descriptor in _connections().items():
-            if inode not in self._before:
-                self._inodes[inode] = descriptor
+            if inode in self._before:
+                continue
+            self._inodes[inode] = descriptor
+            if is_watched:
+                self._watched[descriptor] = int(inode.removeprefix("socket:[").removesuffix("]"))
                 self._poll.register(descriptor, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
 
     def has_ended_one(self) -> bool:
         """Returns whether one of them has ended, here or at its other end: a collective has failed or will."""
-        if not self._inodes:
+        if not self._watched:
             return False
         try:
-            is_replaced = any(os.fstat(descriptor).st_ino != int(inode[8:-1]) for inode, descriptor in self._inodes.items())
+            is_replaced = any(os.fstat(descriptor).st_ino != inode for descriptor, inode in self._watched.items())
         except OSError:
             return True
         return is_replaced or bool(self._poll.poll(0))
@@ -139,6 +148,7 @@ class ConnectionsOfGroups:
     def forget(self) -> None:
         """The groups are gone."""
         self._inodes = {}
+        self._watched = {}
         self._poll = select.poll()
 
 
@@ -187,6 +197,9 @@ def abort_nccl_groups() -> None:
             backends.append(backend)
     if not backends:
         return
+    # An aborted rank passes on what lies in its buffers, with which the collective of another rank may end as if nothing had happened. By
+    # then that rank has to know that the round is over.
+    time.sleep(NOTICE_SECONDS)
     # One NCCL group call around them: aborts of several communicators could wait for each other.
     backends[-1]._group_start()
     for backend in backends:
@@ -242,3 +255,8 @@ def register_host_memory(tensor: torch.Tensor) -> bool:
 def unregister_host_memory(tensor: torch.Tensor) -> None:
     """Reverses `register_host_memory`, before the memory is unmapped."""
     torch.cuda.cudart().cudaHostUnregister(tensor.data_ptr())
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the part of a `DTensor` that this rank has, which is the tensor's own memory; of others the tensor itself."""
+    return getattr(tensor, "_local_tensor", tensor)

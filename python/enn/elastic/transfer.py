@@ -34,10 +34,10 @@ def broadcast_tensors(tensors: list[torch.Tensor], source: int, device: torch.de
     part and does not change them.
     """
     is_source = dist.get_rank() == source
-    for piece in _pieces(tensors):
-        total = sum(_padded(tensor) for tensor in piece)
+    for piece in pieces(tensors):
+        total = total_bytes(piece)
         flat = torch.empty(total, dtype=torch.uint8, device=device)
-        parts = _parts(flat, piece)
+        parts = parts_of(flat, piece)
         if is_source:
             for part, tensor in zip(parts, piece):
                 part.copy_(tensor.detach())
@@ -47,31 +47,39 @@ def broadcast_tensors(tensors: list[torch.Tensor], source: int, device: torch.de
                 tensor.detach().copy_(part)
 
 
-def _pieces(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
-    pieces = []
+def pieces(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Returns the tensors in groups, none larger than `PIECE_BYTES` unless it is a single tensor."""
+    groups = []
     room = 0
     for tensor in tensors:
-        size = _padded(tensor)
-        if not pieces or size > room:
-            pieces.append([])
+        size = padded_bytes(tensor)
+        if not groups or size > room:
+            groups.append([])
             room = PIECE_BYTES
-        pieces[-1].append(tensor)
+        groups[-1].append(tensor)
         room -= size
-    return pieces
+    return groups
 
 
-def _padded(tensor: torch.Tensor) -> int:
+def padded_bytes(tensor: torch.Tensor) -> int:
+    """Returns the room of a tensor in a copy of several in one piece."""
     size = tensor.numel() * tensor.element_size()
     return -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
-def _parts(flat: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+def total_bytes(tensors: list[torch.Tensor]) -> int:
+    """Returns the size of a copy of tensors in one piece."""
+    return sum(padded_bytes(tensor) for tensor in tensors)
+
+
+def parts_of(flat: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Returns the parts of a copy in one piece (uint8), with dtypes and shapes of `tensors`."""
     parts = []
     begin = 0
     for tensor in tensors:
         size = tensor.numel() * tensor.element_size()
         parts.append(flat[begin : begin + size].view(tensor.dtype).view(tensor.shape))
-        begin += _padded(tensor)
+        begin += padded_bytes(tensor)
     return parts
 
 
@@ -136,7 +144,7 @@ def _fitting(present: object, what: tuple, parameter: torch.Tensor) -> object:
     device = torch.device("cpu") if on_cpu else parameter.device
     if isinstance(present, torch.Tensor) and (present.dtype, tuple(present.shape), present.device) == (dtype, shape, device):
         return present
-    if shape == tuple(parameter.shape) and not on_cpu:
+    if shape == tuple(parameter.shape) and device == parameter.device:
         return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
     return torch.empty(shape, dtype=dtype, device=device)
 

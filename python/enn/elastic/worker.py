@@ -58,7 +58,7 @@ class ElasticWorker(Worker):
         self.interruption = Interruption()
         self.groups = RoundGroups(backend, timeout, self.interruption)
         number = int(_required("ENN_WORKER_ID"))
-        self.control = Control(socket_path, number, self.interruption, self.groups.abort, self._has_to_stop)
+        self.control = Control(socket_path, number, self.interruption, self._abort, self._has_to_stop)
         # A spare says that it is ready where it waits for a seat: then all that the script does before is done.
         self._is_spare = "RANK" not in os.environ
         if not self._is_spare:
@@ -69,6 +69,8 @@ class ElasticWorker(Worker):
         self._stop_position: int | None = None
         seats = os.environ.get("ENN_SEAT_DIR")
         self.seat_directory = Path(seats) if seats else None
+        if self.seat_directory is not None:
+            self.control.stalls.path = self.seat_directory / f"stack-{os.getpid()}"
 
     @property
     def seat(self) -> Seat:
@@ -131,6 +133,12 @@ class ElasticWorker(Worker):
     def release(self) -> None:
         self.interruption.release()
 
+    def _abort(self) -> None:
+        """Called by the control thread when the round is over."""
+        if self.steps is not None:
+            self.steps.discard_from_now()
+        self.groups.abort()
+
     # The end that the launcher asks for: all ranks have to end after the same step.
 
     def _has_to_stop(self) -> bool:
@@ -140,8 +148,9 @@ class ElasticWorker(Worker):
         if self._stop_position is None:
             store = self.groups.store
             if self._seat.rank == 0:
-                # Rank 0 looks at the flag after each step, so it cannot be beyond the next one; nor can others, without rank 0.
-                store.compare_set("stop", "", str(self.control.step + 1))
+                # Rank 0 looks at the flag after each step, so it cannot be beyond the next one; nor can others, without rank 0, save for the
+                # steps that they may have begun ahead of the device.
+                store.compare_set("stop", "", str(self.control.position + 1 + self.steps.ahead))
             if store.check(["stop"]):
                 self._stop_position = int(store.get("stop"))
         return self._stop_position is not None and self.control.step >= self._stop_position

@@ -179,7 +179,7 @@ impl Supervisor {
             NodeEvent::Settled { worker, evidence } => self.worker_settled(worker, *evidence),
             NodeEvent::Unkillable { worker, pid } => self.worker_unkillable(worker, pid),
             NodeEvent::Progress(pages) => self.progress(index, &pages),
-            NodeEvent::Stacks { round, dir, .. } => self.stacks_written(index, Round(round), dir),
+            NodeEvent::Stacks { round, dir, summary } => self.stacks_written(index, Round(round), dir, summary),
             NodeEvent::Signal { signal, second } => self.signalled(signal, signal.name(), second),
             NodeEvent::SnapshotAcked { requests } => {
                 self.nodes.acknowledged(node, requests);

@@ -206,10 +206,12 @@ impl Supervisor {
     }
 
     /// Answer to `CollectStacks`.
-    pub(super) fn stacks_written(&mut self, node: NodeIndex, round: Round, dir: PathBuf) {
-        if let Some(inquiry) = self.round.inquiry.as_mut().filter(|_| round == self.round.number) {
-            inquiry.awaited.remove(&node);
-            inquiry.stacks = Some(dir);
+    pub(super) fn stacks_written(&mut self, node: NodeIndex, round: Round, dir: PathBuf, summary: Vec<String>) {
+        let Some(inquiry) = self.round.inquiry.as_mut().filter(|_| round == self.round.number) else { return };
+        inquiry.awaited.remove(&node);
+        inquiry.stacks = Some(dir);
+        if self.runs_scripts() {
+            summary.into_iter().for_each(|line| self.warn(line));
         }
     }
 

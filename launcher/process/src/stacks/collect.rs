@@ -123,6 +123,12 @@ fn inspect(tools: &Tools, target: StackTarget, dir: &Path, deadline: Instant) ->
     // A failed write leaves a gap in the file; the summary still has its line.
     let _full =
         write!(file, "rank {rank}, process {pid}: {activity}\n\nThreads, as the kernel tells:\n{}", proc::threads(pid));
+    let written = proc::written_stack(pid);
+    let own = written.as_ref().and_then(|text| frames::top(text, pid));
+    if let Some(text) = written {
+        let _full = write!(file, "\nas the process wrote itself:\n{text}");
+    }
+    one.top = own.clone().unwrap_or(one.top);
     for tool in tools.for_process(pid, proc::is_python(pid)) {
         if Instant::now() >= deadline {
             let _full = writeln!(file, "\nno time left for {}", tool.name);
@@ -130,7 +136,7 @@ fn inspect(tools: &Tools, target: StackTarget, dir: &Path, deadline: Instant) ->
         }
         if let Ok(Some(top)) = run_tool(&tool, pid, &mut file, deadline, &path) {
             one.tool = Some(tool.name);
-            one.top = top;
+            one.top = own.unwrap_or(top);
             break;
         }
     }
@@ -191,7 +197,7 @@ mod tests {
     fn waiting(dir: &Path, rank: u32) -> (Child, StackTarget) {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "echo ready; read x"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        command.env("TORCH_FR_DUMP_TEMP_FILE", dir.join("fr_"));
+        command.env("TORCH_FR_DUMP_TEMP_FILE", dir.join("fr_")).env("ENN_SEAT_DIR", dir);
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -223,6 +229,18 @@ mod tests {
             assert_eq!(one.recorder.is_some(), one.rank == 4);
         }
         children.into_iter().for_each(end);
+    }
+
+    #[test]
+    fn a_stack_that_the_process_has_written_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let (child, target) = waiting(dir.path(), 0);
+        let text = "Thread 7 (idle): \"MainThread\"\n    after step 3, waiting for other ranks\n    wait (a.py:7)\n";
+        fs::write(dir.path().join(format!("stack-{}", target.pid)), text).unwrap();
+        let stacks = collect_with(&absent(), &[target], dir.path(), Duration::from_secs(20));
+        let line = format!("rank 0 (process {}): after step 3, waiting for other ranks < wait (a.py:7)", target.pid);
+        assert_eq!(stacks.summary(), [line]);
+        end(child);
     }
 
     #[test]

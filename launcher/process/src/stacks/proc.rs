@@ -3,11 +3,17 @@
 use crate::ProcStat;
 use nix::unistd::{SysconfVar, sysconf};
 use std::{
+    ffi::{OsStr, OsString},
     fmt::Write,
-    fs, io,
+    fs,
+    io::{self, Read},
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
+
+/// Bytes that are read of a stack that a script has written.
+const WRITTEN_STACK_BYTES_MAX: u64 = 64 << 10;
 
 /// Returns one line on a process: state, CPU time and memory. Takes microseconds and needs no tool.
 pub fn activity(pid: u32) -> String {
@@ -64,6 +70,22 @@ pub(super) fn started(pid: u32) -> Option<SystemTime> {
 /// Returns the environment with which the process was started.
 pub(super) fn environment(pid: u32) -> io::Result<Vec<u8>> {
     fs::read(process(pid).join("environ"))
+}
+
+/// Returns a variable of such an environment, unless it is empty.
+pub(super) fn variable(environ: &[u8], name: &str) -> Option<OsString> {
+    let mut entries = environ.split(|byte| *byte == 0);
+    let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+    (!value.is_empty()).then(|| OsStr::from_bytes(value).to_owned())
+}
+
+/// Returns the stack of its main thread that a script writes into the folder of its seat while it does no step.
+pub(super) fn written_stack(pid: u32) -> Option<String> {
+    let seats = variable(&environment(pid).ok()?, "ENN_SEAT_DIR")?;
+    let mut text = Vec::new();
+    let file = fs::File::open(Path::new(&seats).join(format!("stack-{pid}"))).ok()?;
+    file.take(WRITTEN_STACK_BYTES_MAX).read_to_end(&mut text).ok()?;
+    Some(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Returns whether the process runs a Python interpreter, as a program or embedded.

@@ -5,11 +5,12 @@
 //! (`nccl_trace_rank_` there or in /tmp before 2.9). With TORCH_NCCL_DEBUG_INFO_PIPE_FILE a process has a named pipe
 //! `<that>r.pipe`; any byte written to it triggers a dump. **Invariant:** only the environment of the process itself counts.
 
+use super::proc;
 use std::{
     ffi::OsStr,
     fs::OpenOptions,
     io::{self, Write},
-    os::unix::{ffi::OsStrExt, fs::OpenOptionsExt},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -26,11 +27,7 @@ pub(super) struct Recorder {
 impl Recorder {
     /// Derives the paths from the environment of the process, as /proc has it. Pure.
     pub(super) fn new(environ: &[u8], rank: u32) -> Self {
-        let variable = |name: &str| {
-            let mut entries = environ.split(|byte| *byte == 0);
-            let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
-            (!value.is_empty()).then(|| OsStr::from_bytes(value).to_owned())
-        };
+        let variable = |name| proc::variable(environ, name);
         let numbered = |prefix: &OsStr, end: &str| {
             let mut path = prefix.to_owned();
             path.push(format!("{rank}{end}"));

@@ -1,0 +1,82 @@
+"""The guard in the stream: steps that are enqueued behind an aborted collective are skipped by the device itself.
+
+Before each optimizer step a flag in pinned memory is copied, in stream order, into the `found_inf` of fused optimizers, which then change
+nothing where it is 1. The control thread sets the flag before it aborts the groups, so a step whose gradients may be wrong reads 1.
+A copy of what each step has read says afterwards which steps were applied.
+"""
+
+import torch
+
+from .errors import ElasticError
+
+# How many steps the device may be behind: before a step is enqueued, that many steps before it is waited for.
+STEPS_AHEAD = 2
+# Steps whose verdicts are kept: those that are behind, the one that is being enqueued, and the last one that was applied.
+_SLOTS = STEPS_AHEAD + 2
+
+
+class Guard:
+    """The flag, and the verdicts of the last steps. `device` is that of the parameters."""
+
+    def __init__(self, device: torch.device):
+        on_device = device.type == "cuda"
+        pinned = {"dtype": torch.float32, "device": "cpu", "pin_memory": on_device}
+        self._flag = torch.zeros((), **pinned)
+        self._value = torch.zeros((), dtype=torch.float32, device=device)
+        self._verdicts = list(torch.zeros(_SLOTS, **pinned).unbind())
+        self._events = [torch.cuda.Event() for _ in range(_SLOTS)] if on_device else None
+        self._replaced: dict[int, torch.Tensor | None] = {}
+
+    def discard_from_now(self) -> None:
+        """Steps that the device comes to from now on are not applied. Called by the control thread, before it aborts groups."""
+        self._flag.fill_(1.0)
+
+    def reopen(self) -> None:
+        """A round begins: steps are applied again."""
+        self._flag.zero_()
+
+    def read(self, step: int) -> None:
+        """Enqueues the look at the flag which decides whether this step is applied."""
+        self._value.copy_(self._flag, non_blocking=True)
+        self._verdicts[step % _SLOTS].copy_(self._value, non_blocking=True)
+
+    def put_into(self, optimizer: torch.optim.Optimizer) -> None:
+        """Makes the step of an optimizer that follows depend on the last look. What a `GradScaler` has found counts, too."""
+        found = getattr(optimizer, "found_inf", None)
+        self._replaced[id(optimizer)] = found
+        optimizer.found_inf = self._value if found is None else torch.maximum(found, self._value.to(found.device))
+
+    def take_out(self, optimizer: torch.optim.Optimizer) -> None:
+        """Reverses `put_into`, if it was called."""
+        if id(optimizer) not in self._replaced:
+            return
+        found = self._replaced.pop(id(optimizer))
+        if found is None:
+            del optimizer.found_inf
+        else:
+            optimizer.found_inf = found
+
+    def mark_end(self, step: int) -> None:
+        """All that belongs to the step has been enqueued."""
+        if self._events is not None:
+            self._events[step % _SLOTS].record()
+
+    def wait(self, step: int) -> None:
+        """Waits until the device has come to the end of a step."""
+        if self._events is not None:
+            self._events[step % _SLOTS].synchronize()
+
+    def was_applied(self, step: int) -> bool:
+        """Returns the verdict on a step that the device has done."""
+        return self._verdicts[step % _SLOTS].item() == 0
+
+
+def check_fused(optimizers: dict) -> None:
+    """Raises `ElasticError` if an optimizer cannot skip a step on the device."""
+    for name, optimizer in optimizers.items():
+        is_fused = getattr(optimizer, "_step_supports_amp_scaling", False)
+        if not is_fused or not all(group.get("fused") for group in optimizer.param_groups):
+            raise ElasticError(
+                f"State(run_ahead=True): state.{name} is {type(optimizer).__name__} without fused=True, which cannot skip a step on the device: "
+                "make it with fused=True, or leave out run_ahead"
+            )
