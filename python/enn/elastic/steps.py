@@ -20,6 +20,7 @@ from . import random_streams, seat_memory
 from .buffers import BufferCopy, Buffers
 from .errors import ElasticError, Interrupted
 from .guard import STEPS_AHEAD, Guard
+from .late_look import LateLook, first_change
 from .seat_memory import CONTRIBUTED, DONE, SeatMemory
 
 OPEN = "open"
@@ -71,6 +72,8 @@ class Steps:
         self._interruption = interruption
         self._directory = directory
         self._hooks = []
+        self._late_look = LateLook()
+        self._first_changes: dict[int, str | None] = {}
         self._memory: SeatMemory | None = None
         self._memory_of = None
         # The step whose record lacks the buffers, which are on their way from the device.
@@ -129,6 +132,7 @@ class Steps:
             self._guard.reopen()
             # The control thread says that a round is over before it sets the guard's flag.
             self._interruption.raise_if_over()
+        self._first_changes = {id(one): first_change(one) for one in self._parts.optimizers.values()}
         self._register_hooks()
         self._contributed = -1
         self.phase = OPEN
@@ -162,6 +166,7 @@ class Steps:
         """The training function was left; returns whether the state is that of a whole step, once `restore` has undone the open one."""
         self._remove_hooks()
         self.is_active = False
+        self._late_look.disarm()
         if self._guard is not None:
             for optimizer in self._parts.optimizers.values():
                 self._guard.take_out(optimizer)
@@ -230,11 +235,21 @@ class Steps:
                 self._interruption.release()
         if self._is_ahead:
             self._begin_ahead()
+        elif (name := self._first_changes.get(id(optimizer))) is not None:
+            self._late_look.arm(name, self._look_late)
+            return
         else:
             self._settle_pending()
             self._begin_to_apply()
         self._backward_since_applied = False
         self._start(optimizer)
+
+    def _look_late(self) -> None:
+        """The step of the optimizer is prepared, and nothing is changed yet."""
+        self._settle_pending()
+        self._begin_to_apply()
+        self._backward_since_applied = False
+        self.phase = APPLYING
 
     def _start(self, optimizer: torch.optim.Optimizer) -> None:
         self.phase = APPLYING
@@ -242,6 +257,11 @@ class Steps:
             self._guard.put_into(optimizer)
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        if self._late_look.disarm():
+            # It had nothing to change, or has done it in another way (compiled, for instance): from now on the look comes before.
+            self._first_changes[id(optimizer)] = None
+            self.phase = APPLYING
+            self._look_late()
         if self.is_active and self.phase == APPLYING:
             self.phase = APPLIED
             # The device is busy with the optimizer's step now.
