@@ -93,6 +93,7 @@ soak: build-all ## The long suites, before a release: hundreds of random faults 
 	$(PASSIVE)
 	ENN_CHAOS_SCHEDULES=400 ENN_NODES_SCHEDULES=64 ENN_SAVES_KILLS=100 ENN_CRASH_POINTS=30 \
 		$(CARGO) test --profile $(PROFILE) --workspace --no-fail-fast --test libtorch -- chaos::random nodes::faults saves:: crash:: --test-threads 2
+	ENN_PYTHON_SCHEDULES=200 $(CARGO) test --profile $(PROFILE) --workspace --test pytorch -- elastic::seeded
 	ENN_ROUNDS=1000 $(CARGO) test --profile $(PROFILE) --workspace --test cpu -- rounds:: --test-threads 2
 	# The whole workspace, as the tests above have built it: another choice of packages would build what they stand on again.
 	ENN_SIMULATION_SEEDS=10000 $(CARGO) test --profile $(PROFILE) --workspace --lib -- simulation::seeds::seeds simulation::scenarios::

@@ -163,6 +163,7 @@ fn terms(settings: &Settings) -> Terms {
         restarts_max: settings.restarts_max,
         silence_max: settings.silence_max,
         hang_timeout: None,
+        replaces: false,
     }
 }
 

@@ -87,6 +87,14 @@ class Recovery(unittest.TestCase):
             supervisor.finish()
             self.assertNotEqual(supervisor.ends(), self.expected)
 
+    def test_the_only_rank_with_the_state_dies_while_it_gives_it(self):
+        first = {"id": "first", "place": "step", "rank": 1, "step": 5, "round": 0, "action": "kill"}
+        second = {"id": "second", "place": "sending", "rank": 0, "step": 5, "round": 1, "action": "kill"}
+        with Supervisor(DDP, 2, spares=1, arguments=["ms=5"], orders=[first, second]) as supervisor:
+            supervisor.finish()
+            self.assertTrue((supervisor.root / "done-second").exists())
+            self.assertEqual(supervisor.ends(), self.expected)
+
     def test_seeded_schedules_of_faults(self):
         for seed in range(SCHEDULES):
             with self.subTest(seed=seed), Supervisor(DDP, 2, spares=3, arguments=[f"ms={seed % 3 * 3}"]) as supervisor:

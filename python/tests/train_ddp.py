@@ -1,8 +1,8 @@
 """A training script for tests: DDP on the CPU with BatchNorm, Dropout, scheduler, averaged weights, and a loader with worker processes.
 
-Arguments: key=value of epochs (of 16 steps), loaders (worker processes), persistent (1: loaders live on), ms (sleep in a step), except (1: a
-bare `except Exception` around the step; 2: one around the backward pass, so that the optimizer steps with wrong gradients), unsafe (1: without
-looking whether the round is over before a step is applied).
+Arguments: key=value of epochs, batch (rows of a step; 256 make an epoch), loaders (worker processes), persistent (1: loaders live on), ms
+(sleep in a step), except (1: a bare `except Exception` around the step; 2: one around the backward pass, so that the optimizer steps with wrong
+gradients), unsafe (1: without looking whether the round is over before a step is applied). Faults come by `faults.py`.
 """
 
 import random
@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import enn.elastic as elastic
+import faults
 from train_common import digest, mark, options, wait_for_go
 
-OPTIONS = options(**{"epochs": 4, "loaders": 2, "ms": 0, "except": 0, "persistent": 0})
+OPTIONS = options(**{"epochs": 4, "batch": 16, "loaders": 2, "ms": 0, "except": 0, "persistent": 0})
 ROWS = 256
-GLOBAL_BATCH = 16
 
 
 class Rows(torch.utils.data.Dataset):
@@ -60,12 +60,13 @@ def one_step(net, state, batch):
 
 
 def main():
+    faults.install()
     elastic.init("gloo")
     model = build()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-2, total_steps=OPTIONS["epochs"] * 16)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-2, total_steps=OPTIONS["epochs"] * (ROWS // OPTIONS["batch"]))
     ema = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
-    sampler = elastic.Sampler(ROWS, GLOBAL_BATCH, seed=3)
+    sampler = elastic.Sampler(ROWS, OPTIONS["batch"], seed=3)
     loader = torch.utils.data.DataLoader(
         Rows(), batch_sampler=sampler, num_workers=OPTIONS["loaders"], persistent_workers=bool(OPTIONS["persistent"] and OPTIONS["loaders"])
     )
@@ -78,6 +79,7 @@ def main():
         net = DistributedDataParallel(state.model, find_unused_parameters=True)
         while state.sampler.epoch < OPTIONS["epochs"]:
             for batch in state.sampler.batches(loader):
+                faults.at("step")
                 if OPTIONS["ms"]:
                     time.sleep(OPTIONS["ms"] / 1000)
                 if OPTIONS["except"] == 1:

@@ -166,6 +166,11 @@ pub struct SeatFacts {
     pub local_rank: u32,
     pub world: u32,
     pub local_world: u32,
+    /// Rank of its node among those with a seat in the round, and their number.
+    pub node_rank: u32,
+    pub nodes: u32,
+    /// Restarts of all workers before it.
+    pub restarts: u32,
 }
 
 /// Signal that asks a run to stop.

@@ -50,6 +50,7 @@ pub(super) fn agent_spec(
         on_failure: if reforms { Recovery::Reform } else { Recovery::Restart },
         max_restarts: cluster.max_restarts,
         spares: if reforms { cluster.spares } else { 0 },
+        spares_are_bound: false,
         evict_stragglers: reforms && cluster.evict_stragglers,
         straggler_window: STRAGGLER_WINDOW,
         regroup_wait: REGROUP_WAIT,
@@ -72,6 +73,7 @@ pub(super) fn node_spec(
 ) -> Result<NodeSpec, Error> {
     Ok(NodeSpec {
         worker: worker(config, facts, world)?,
+        runs_scripts: false,
         workers: world,
         workers_max: most(config, facts).max(world),
         host: facts.host.clone(),

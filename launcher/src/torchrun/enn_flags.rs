@@ -1,6 +1,6 @@
 //! The flags of `enn run` that torchrun does not have.
 
-use super::{RunError, values};
+use super::{FailurePolicy, RunError, values};
 use crate::{facts::Facts, retention::Retention};
 use std::path::PathBuf;
 
@@ -8,6 +8,24 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Restarting and stopping")]
 pub struct EnnFlags {
+    /// What follows the failure of a worker: restart (all workers) or replace (that worker) [default: restart]
+    ///
+    /// With replace, a script that uses the Python package enn goes on: a spare, or else a new process, takes the place of a worker that
+    /// failed, and the others keep theirs. Without --max-restarts, 3 failures in a row without a step between them are allowed, as by
+    /// enn train. Workers that have not called enn.elastic.init(), or have left their training function, are all restarted.
+    #[arg(long, value_enum, value_name = "POLICY", default_value_t, hide_default_value = true, hide_possible_values = true)]
+    pub on_failure: FailurePolicy,
+    /// Processes of each node that stand by for the place of a worker; with --on-failure replace [default: 0]
+    ///
+    /// A spare is started as the workers are, after their first step, and waits before its training function. One that was used, or
+    /// died, is replaced.
+    #[arg(long, value_name = "N")]
+    pub spares: Option<String>,
+    /// Each spare takes the device of one worker before it is needed: it costs memory there, and saves a second or two
+    ///
+    /// It takes at least as many spares as the node has workers.
+    #[arg(long)]
+    pub warm_device: bool,
     /// Seconds between asking the workers to stop and killing them [default: 30]
     #[arg(long, value_name = "SECONDS")]
     pub grace: Option<String>,
@@ -55,6 +73,11 @@ pub struct EnnFlags {
     /// Checked on the node that hosts the rendezvous. Nodes of different roles may always differ.
     #[arg(long, help_heading = "Nodes and workers")]
     pub uneven: bool,
+    /// Workers of this node, as --nproc-per-node MAX; while some are missing, the run goes on with as few as MIN in all
+    ///
+    /// With --on-failure replace. Without it a run waits until a worker that failed is replaced.
+    #[arg(long, value_name = "MIN:MAX", help_heading = "Nodes and workers")]
+    pub workers: Option<String>,
     /// Let programs on other hosts use the store without the token
     #[arg(long, help_heading = "Nodes and workers")]
     pub store_open: bool,

@@ -18,6 +18,16 @@ pub enum RunError {
     },
     #[error("{first} and {second} were given together, expected one of them\nhint: {hint}")]
     Together { first: &'static str, second: &'static str, hint: &'static str },
+    #[error(
+        "{flag} without --on-failure replace: found a run whose workers all restart, expected one whose workers are replaced\nhint: add \
+         --on-failure replace, for scripts that use the Python package enn"
+    )]
+    NeedsReplace { flag: &'static str },
+    #[error(
+        "--warm-device with {spares} spares for {workers} workers of this node: expected one spare for each, as each takes the device of \
+         one worker\nhint: --spares {workers}, or leave --warm-device out"
+    )]
+    WarmDevices { spares: u32, workers: u32 },
     #[error("{flag} is not known to this version of enn, and {found}\nhint: {hint}")]
     UnknownFlag { flag: String, found: String, hint: String },
     #[error("{place} {found}: found no {device} that this process may use, expected at least one\nhint: {hint}")]

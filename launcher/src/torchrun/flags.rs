@@ -98,7 +98,7 @@ pub struct ProgramFlags {
     /// Bind each worker to CPUs near its GPU: node, socket, exclusive or core-complex
     #[arg(long, alias = "numa_binding", value_name = "MODE")]
     pub numa_binding: Option<String>,
-    /// Restarts of the workers before the run fails; a change of nodes is no restart [default: 0]
+    /// Restarts of the workers before the run fails; a change of nodes is no restart [default: 0; 3 with --on-failure replace]
     #[arg(
         long,
         alias = "max_restarts",

@@ -3,7 +3,9 @@
 use super::{
     Dialect, EnnFlags, Flags, RunError,
     preload::{self, PreloadChoice},
-    program, rendezvous_flags, token,
+    program, rendezvous_flags,
+    replace::{self, FailurePolicy},
+    token,
     torch_plug_in::DEFAULT_LOGS,
     values::{self, Expected},
 };
@@ -63,7 +65,11 @@ pub fn resolve(flags: Flags, own: &EnnFlags, dialect: Dialect, facts: &Facts) ->
     let flags = flags.with_variables(&facts.pet)?;
     let mut notes = flags.notes.clone();
     notes.extend(idle(&flags)?);
-    let workers = workers(&flags, facts)?;
+    let workers = match replace::workers_range(own, &flags)? {
+        Some((_, most)) => most,
+        None => workers(&flags, facts)?,
+    };
+    let replace = replace::replace(own, &flags, workers, facts)?;
     let rendezvous = rendezvous(&flags, own, dialect, workers, facts, &mut notes)?;
     let (signals, odd) = values::signals(flags.program.signals_to_handle.as_deref().unwrap_or(SIGNALS));
     if !odd.is_empty() {
@@ -107,6 +113,7 @@ pub fn resolve(flags: Flags, own: &EnnFlags, dialect: Dialect, facts: &Facts) ->
             retry_early: own.retry_early || dialect == Dialect::Torchrun,
         },
         grace: grace(&flags, own, facts)?,
+        replace,
         propagate_exit: own.propagate_exit,
         leave_background: own.leave_background,
     };
@@ -282,7 +289,9 @@ pub fn rendezvous(
     let choice = rendezvous_flags::rendezvous_choice(flags, random_name)?;
     notes.extend(choice.notes);
     let (nodes_min, nodes_max) = choice.nodes;
-    let restarts_max = flags.parsed("--max-restarts", flags.program.max_restarts.as_deref(), 0, values::count)?;
+    let replaces = own.on_failure == FailurePolicy::Replace;
+    let restarts = if replaces { replace::RESTARTS_MAX } else { 0 };
+    let restarts_max = flags.parsed("--max-restarts", flags.program.max_restarts.as_deref(), restarts, values::count)?;
     Ok(Settings {
         run_id: choice.run_id,
         nodes_min,
@@ -301,7 +310,8 @@ pub fn rendezvous(
         token: if nodes_max > 1 { Some(token::token(own.token_file.as_deref(), facts)?) } else { None },
         uneven: own.uneven || dialect == Dialect::Torchrun,
         store_open: own.store_open,
-        store_kept: false,
+        // Rounds of workers that are replaced are independent of the rendezvous.
+        store_kept: replaces,
     })
 }
 

@@ -44,10 +44,7 @@ def put_back(steps, record: Record, rank: int, buffers: BufferCopy | None) -> No
     if record.rank == rank and buffers is not None:
         snapshot = Snapshot(record.position, record.step, record.parts, record.values, is_entry=False, sizes=state_sizes(steps._parts))
         snapshot.private = Private(record.position, record.streams, buffers, is_done=True)
-        steps.snapshot = snapshot
-        steps.position = record.position
-        steps.has_state = True
-        steps.restore_own()
+        steps.adopt(snapshot)
         return
     if buffers is not None:
         steps._buffers.restore(buffers)

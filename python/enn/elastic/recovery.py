@@ -64,6 +64,8 @@ class Recovery:
         self._modes = {id(part): part.training for module in state._parts.modules.values() for part in module.modules()}
         self._steps = Steps(state, worker.control, worker.groups, worker.interruption, worker.seat_directory)
         self._steps.stop_check = self._stop_if_due
+        # Whether the state of another rank was being written over the one with which this process has begun.
+        self._is_overwritten = False
         state.__dict__["_steps"] = self._steps
         worker.steps = self._steps
 
@@ -152,6 +154,7 @@ class Recovery:
             self._held(steps.restore_own)
         else:
             steps.has_state = False
+            self._is_overwritten = True
         small = steps.pickled_snapshot() if is_source else None
         small = transfer.share(self._state._parts, small, seat.source_rank, self._groups.device, keeps)
         if small is not None:
@@ -182,18 +185,25 @@ class Recovery:
         checkpoints = self._state._checkpoints
         if checkpoints.directory is not None and self._state._parts.modules:
             self._begin_from_newest(seat)
+        elif not self._can_begin_anew():
+            raise ElasticError(f"round {seat.round}: no rank has the state after a whole step, and this one cannot begin anew: restart the script")
         elif steps.snapshot is None:
             self._held(steps.take_snapshot, steps.position, True)
-        elif steps.has_state and steps.snapshot.is_entry:
-            self._held(steps.restore_own)
         else:
-            raise ElasticError(f"round {seat.round}: no rank has the state after a whole step, and this one cannot begin anew: restart the script")
+            self._held(steps.restore_own)
+
+    def _can_begin_anew(self) -> bool:
+        """Returns whether the state is still that with which this process has begun."""
+        steps = self._steps
+        if steps.snapshot is None:
+            return not self._is_overwritten
+        return steps.has_state and steps.snapshot.is_entry
 
     def _begin_from_newest(self, seat: Seat) -> None:
         """Takes the newest checkpoint, or begins anew where nobody has trained and there is none."""
         steps = self._steps
         checkpoints = self._state._checkpoints
-        can_begin = steps.snapshot is None or (steps.has_state and steps.snapshot.is_entry)
+        can_begin = self._can_begin_anew()
         reached = max(steps.position, seat_memory.newest(self._worker.seat_directory) if self._worker.seat_directory else 0)
         claim = Claim("", [], steps.position if can_begin else None, reached)
         decision = agreement.agree(self._groups.store, seat.rank, seat.world, claim, checkpoints.newest)

@@ -137,6 +137,16 @@ class Steps:
         self._contributed = -1
         self.phase = OPEN
 
+    def adopt_parts(self, rank: int) -> None:
+        """The state has other modules and optimizers from now on."""
+        self._remove_hooks()
+        self.enter(rank)
+
+    def _remove_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
     def resolve(self) -> None:
         """The round is over, and the device has nothing left to do: steps that it has skipped were not done."""
         if self._guard is None:
@@ -151,16 +161,6 @@ class Steps:
         if self._applied is not None:
             self.snapshot = self._applied
             self.position = self.snapshot.position
-
-    def adopt_parts(self, rank: int) -> None:
-        """The state has other modules and optimizers from now on."""
-        self._remove_hooks()
-        self.enter(rank)
-
-    def _remove_hooks(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
 
     def leave(self) -> bool:
         """The training function was left; returns whether the state is that of a whole step, once `restore` has undone the open one."""
@@ -274,7 +274,7 @@ class Steps:
     def _begin_to_apply(self) -> None:
         """Waits until the device has done what was asked, and looks whether that was in a round that is not over."""
         if self.sharded is not None:
-            self.sharded.before_step()
+            self.sharded.before_step(self.position + 1)
         if torch.cuda.is_initialized():
             torch.cuda.current_stream().synchronize()
         if self.sharded is not None:
@@ -310,13 +310,6 @@ class Steps:
     def _settle_pending(self) -> None:
         while self._pending:
             self._settle_one()
-
-    def _settle_held(self) -> None:
-        try:
-            self._settle_pending()
-        except Interrupted:
-            self._interruption.release()
-            raise
 
     def settle_all(self) -> None:
         """Waits for all steps that were begun. Raises `Interrupted` if the device has skipped one. Nothing to do where each step waits."""
@@ -360,21 +353,29 @@ class Steps:
             self._look_for_edits()
         self._state._set_step(step)
         self.take_snapshot(self.position + 1, is_entry=False)
-        self.phase = OPEN
-        if self._pending and self._state._checkpoints.is_due(step):
-            # A checkpoint holds steps that were applied.
-            self._settle_held()
-        private = self.snapshot.private
         if self.sharded is not None:
-            self.sharded.committed(self.position, private)
-        self._state._checkpoints.committed(self._state, self.position, private.streams, private.buffers)
+            self.sharded.committed(self.position, self.snapshot.private)
+        self.phase = OPEN
         self._control.position = self.position
         if not self._pending:
             self._control.step = self.position
         self._interruption.release()
+        self._save_if_due()
         if self.stop_check is not None and self._control.is_stopping:
             self.stop_check(self.position)
         self._interruption.raise_if_over()
+
+    def _save_if_due(self) -> None:
+        checkpoints = self._state._checkpoints
+        if not checkpoints.is_due(self._state.step):
+            return
+        self._settle_pending()
+        private = self.snapshot.private
+        self._interruption.hold()
+        try:
+            checkpoints.save(self._state, self.position, private.streams, private.buffers)
+        finally:
+            self._interruption.release()
 
     def check_end_of_step(self) -> None:
         """The loop body has ended. Raises `ElasticError` if it has applied a step without counting it."""
@@ -417,6 +418,14 @@ class Steps:
         if self._unpublished is not None and self._memory is not None and self._buffers.is_on_device:
             self._memory.complete(self._unpublished, DONE)
         self._unpublished = None
+
+    def adopt(self, snapshot: Snapshot) -> None:
+        """Stands where the snapshot was taken; what is larger is there already."""
+        self.snapshot = snapshot
+        self._applied = snapshot
+        self.position = snapshot.position
+        self.has_state = True
+        self.restore_own()
 
     def restore_own(self) -> None:
         """Undoes a step that was discarded."""

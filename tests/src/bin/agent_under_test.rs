@@ -80,6 +80,7 @@ fn main() {
     };
     let node = NodeSpec {
         worker: WorkerSpec::new(worker.into()),
+        runs_scripts: option("contract") == Some("script"),
         workers: world,
         workers_max: option("most").map_or(world, |text| text.parse().unwrap()),
         host: "here".into(),
@@ -91,6 +92,7 @@ fn main() {
         workers_min: option("min").map_or(world, |text| text.parse().unwrap()),
         on_failure: if option("policy") == Some("reform") { Recovery::Reform } else { Recovery::Restart },
         spares: option("spares").map_or(0, |text| text.parse().unwrap()),
+        spares_are_bound: false,
         evict_stragglers: option("evict") == Some("true"),
         straggler_window: Duration::from_secs_f64(option("window").map_or(10.0, |text| text.parse().unwrap())),
         regroup_wait: Duration::from_secs_f64(option("regroup").map_or(120.0, |text| text.parse().unwrap())),

@@ -104,6 +104,7 @@ impl Node {
             workers_min: 1,
             on_failure: Recovery::Reform,
             spares: self.count("spares").unwrap_or(0),
+            spares_are_bound: false,
             evict_stragglers: false,
             straggler_window: Duration::from_secs(10),
             regroup_wait: Duration::from_secs(20),
@@ -125,6 +126,7 @@ impl Node {
     fn node(&self) -> NodeSpec {
         NodeSpec {
             worker: self.worker(),
+            runs_scripts: false,
             workers: self.workers(),
             workers_max: self.workers(),
             host: self.argument(1).to_owned(),

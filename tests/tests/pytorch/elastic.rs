@@ -20,6 +20,8 @@ use std::{
 };
 
 const WAIT_MAX: Duration = Duration::from_secs(60);
+/// Number of seeded schedules of faults, unless `ENN_PYTHON_SCHEDULES` has another one.
+const SCHEDULES: u32 = 10;
 
 /// Path of a Python that can import PyTorch.
 #[expect(clippy::disallowed_methods, reason = "the environment says which Python has PyTorch")]
@@ -46,6 +48,7 @@ fn start(python: &Path, options: &[&str]) -> Training {
     let lines = [
         "#!/bin/sh".to_owned(),
         format!("export PYTHONPATH={} OMP_NUM_THREADS=1 ENN_TEST_DIR={}", package.display(), marks.path().display()),
+        format!("export ENN_TEST_GO={}/go", marks.path().display()),
         format!("exec {} {}/tests/train_ddp.py ms=80", python.display(), package.display()),
     ];
     fs::write(&worker, lines.join("\n")).unwrap();
@@ -58,6 +61,11 @@ fn start(python: &Path, options: &[&str]) -> Training {
 }
 
 impl Training {
+    /// Lets the workers begin to train.
+    fn go(&self) {
+        fs::write(self.marks.path().join("go"), "").unwrap();
+    }
+
     /// Waits until a worker has done `count` steps.
     fn at_step(&self, pid: i32, count: usize) {
         let path = self.marks.path().join(format!("steps-{pid}"));
@@ -97,12 +105,16 @@ fn read_logs(dir: &Path, texts: &mut Vec<String>) {
 #[test]
 fn a_killed_python_script_goes_on_with_the_same_bits() {
     let Some(python) = python() else { return };
-    let (expected, _) = start(&python, &[]).end(0);
+    let undisturbed = start(&python, &[]);
+    undisturbed.go();
+    let (expected, _) = undisturbed.end(0);
     assert!(expected.len() == 2 && expected[1].contains("rank=1 step=64"), "{expected:#?}");
 
     let mut spared = start(&python, &["spares=1"]);
     let pids = spared.run.pids(2);
+    // On a busy machine a spare takes longer to be ready than the training takes.
     let spare = spared.run.spares(1)[0];
+    spared.go();
     spared.at_step(pids[1], 7);
     kill_9(pids[1]);
     spared.at_step(spare, 12);
@@ -121,10 +133,27 @@ fn a_killed_python_script_goes_on_with_the_same_bits() {
 fn a_stop_ends_python_scripts_after_the_same_step() {
     let Some(python) = python() else { return };
     let mut training = start(&python, &[]);
+    training.go();
     let pids = training.run.pids(2);
     training.at_step(pids[0], 5);
     training.run.signal(Signal::SIGTERM);
     let (lines, _) = training.end(143);
     let steps: Vec<&str> = lines.iter().map(|line| line.split(' ').nth(2).unwrap()).collect();
     assert!(lines.len() == 2 && lines[0].starts_with("stopped ") && steps[0] == steps[1], "{lines:#?}");
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the environment says how long a soak test is")]
+fn seeded_schedules_of_faults_end_with_the_same_bits() {
+    let Some(python) = python() else { return };
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python");
+    let schedules = std::env::var("ENN_PYTHON_SCHEDULES").map_or(SCHEDULES, |text| text.parse().unwrap());
+    let status = Command::new(python)
+        .arg(package.join("tests/schedules.py"))
+        .args(["--supervisor", env!("CARGO_BIN_EXE_agent_under_test"), "--jobs", "2"])
+        .args(["--seeds", &format!("0:{schedules}")])
+        .env("PYTHONPATH", package)
+        .status()
+        .unwrap();
+    assert!(status.success(), "a schedule has failed: its seed is above");
 }

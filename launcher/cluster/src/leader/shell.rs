@@ -193,6 +193,8 @@ impl<'a> LeaderShell<'a> {
                 // A caller that did not wait is told nothing.
                 let _gone = self.callers.remove(&id).map(|caller| caller.send(answer));
             }
+            // Programs write checkpoints of their own.
+            Effect::FindCheckpoint if self.commits.is_none() => self.pending.push(Input::CheckpointFound(Ok(None))),
             Effect::FindCheckpoint => self.on_disk(CommitThread::find),
             Effect::SetAsideCheckpoint { path, file } => self.on_disk(|commits| commits.set_aside(path, file)),
             Effect::Commit(shards) => {
@@ -205,6 +207,9 @@ impl<'a> LeaderShell<'a> {
                 self.on_disk(|commits| commits.write_file(self.parts.run_dir.join(name), bytes));
             }
             Effect::NoteChunk(chunk) => self.on_disk(|commits| commits.note_chunk(chunk)),
+            Effect::MakeLogDir { round } if self.io.is_none() => {
+                self.pending.push(Input::LogDirMade { round, error: None });
+            }
             Effect::MakeLogDir { round } => self.make_log_dir(round),
             Effect::DigestProgram => self.digest_program(),
             Effect::ExpelNode { node, reason } => self.membership(|rendezvous| rendezvous.dismiss(node, reason)),

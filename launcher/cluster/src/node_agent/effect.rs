@@ -41,8 +41,8 @@ pub enum NodeEffect {
     LookAtRun(RunFacts),
     /// Let the broker accept a worker, which prepares for `standby` while it has no seat.
     Admit { worker: WorkerId, standby: Option<Box<Standby>> },
-    /// Start a worker process. Answered by `Spawned` or `SpawnFailed`.
-    Spawn { worker: WorkerId, seat: Option<SeatFacts>, logs: PathBuf },
+    /// Start a worker process, for a seat or for the device of this local rank. Answered by `Spawned` or `SpawnFailed`.
+    Spawn { worker: WorkerId, seat: Option<SeatFacts>, local_rank: u32, logs: PathBuf },
     /// Start these programs, by local rank, and let them begin together. Each is answered by `ProgramSpawned` or `ProgramNotStarted`;
     /// behind one that cannot be started none is.
     StartPrograms(Box<ProgramRound>),

@@ -12,13 +12,23 @@ pub(super) struct Identity<'a> {
     pub(super) seat: Option<SeatFacts>,
     pub(super) control_fd: i32,
     pub(super) broker: &'a Path,
-    /// Socket of the broker for scripts.
-    pub(super) script: &'a Path,
-    /// Folder in which scripts keep what is private to a seat.
-    pub(super) seat_dir: &'a Path,
+    /// Of a worker that is a script.
+    pub(super) script: Option<ScriptPlaces<'a>>,
     pub(super) run_dir: &'a Path,
     pub(super) store: Option<&'a StoreAddress>,
 }
+
+/// What a script needs to attach.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ScriptPlaces<'a> {
+    /// Socket of the broker for scripts.
+    pub(super) socket: &'a Path,
+    /// Folder in which scripts keep what is private to a seat.
+    pub(super) seat_dir: &'a Path,
+}
+
+/// Variables of a script that can attach; no other process may inherit them.
+pub(super) const OF_A_SCRIPT: [&str; 3] = ["ENN_WORKER_ID", "ENN_SCRIPT_SOCKET", "ENN_SEAT_DIR"];
 
 /// Host and port of the store in which the workers of a round meet.
 pub(crate) type StoreAddress = (String, u16);
@@ -33,11 +43,13 @@ pub(super) fn variables(spec: &WorkerSpec, identity: &Identity<'_>) -> Vec<(&'st
         ("ENN_WORKER_ID", number(identity.worker.0.into())),
         ("ENN_CONTROL_FD", OsString::from(identity.control_fd.to_string())),
         ("ENN_BROKER", identity.broker.into()),
-        ("ENN_SCRIPT_SOCKET", identity.script.into()),
-        ("ENN_SEAT_DIR", identity.seat_dir.into()),
         ("ENN_RUN_DIR", identity.run_dir.into()),
     ];
-    if let Some(SeatFacts { round, rank, local_rank, world, local_world }) = identity.seat {
+    if let Some(ScriptPlaces { socket, seat_dir }) = identity.script {
+        variables.push(("ENN_SCRIPT_SOCKET", socket.into()));
+        variables.push(("ENN_SEAT_DIR", seat_dir.into()));
+    }
+    if let Some(SeatFacts { round, rank, local_rank, world, local_world, .. }) = identity.seat {
         let values = [rank.into(), local_rank.into(), world.into(), local_world.into(), round];
         variables.extend(OF_A_SEAT.into_iter().zip(values.map(number)));
     }
@@ -67,11 +79,19 @@ mod tests {
         let store = ("127.0.0.1".to_owned(), 29500);
         let identity = Identity {
             worker: WorkerId(7),
-            seat: Some(SeatFacts { round: 2, rank: 1, local_rank: 3, world: 4, local_world: 4 }),
+            seat: Some(SeatFacts {
+                round: 2,
+                rank: 1,
+                local_rank: 3,
+                world: 4,
+                local_world: 4,
+                node_rank: 0,
+                nodes: 1,
+                restarts: 0,
+            }),
             control_fd: 9,
             broker: Path::new("/tmp/b.sock"),
-            script: Path::new("/tmp/s.sock"),
-            seat_dir: Path::new("/tmp/seats"),
+            script: None,
             run_dir: Path::new("/run"),
             store: Some(&store),
         };
@@ -89,6 +109,7 @@ mod tests {
         assert_eq!((get("MASTER_PORT"), get("OMP_NUM_THREADS")), ("29500".into(), "3".into()));
         assert_eq!((get("GOMP_SPINCOUNT"), get("CUBLAS_WORKSPACE_CONFIG")), ("1000".into(), ":4096:8".into()));
         let spare = super::variables(&spec, &Identity { seat: None, ..identity });
+        assert!(!spare.iter().any(|(name, _)| *name == "ENN_SCRIPT_SOCKET"));
         assert!(
             !spare.iter().any(|(name, _)| OF_A_SEAT.contains(name))
                 && spare.iter().any(|(name, _)| *name == "ENN_WORKER_ID")

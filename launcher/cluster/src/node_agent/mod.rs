@@ -5,6 +5,7 @@
 //! processes.
 
 pub(crate) mod background;
+mod broker_reader;
 pub mod effect;
 pub(crate) mod environment;
 pub(crate) mod error;

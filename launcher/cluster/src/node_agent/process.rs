@@ -59,7 +59,7 @@ impl WorkerProcess {
         page.fields().iter().for_each(|fields| fields.offer_staging());
         let identity = Identity { control_fd: page.fd(), ..identity };
         let mut command = secrets::command(&spec.program);
-        for name in environment::OF_A_SEAT {
+        for name in environment::OF_A_SEAT.iter().chain(&environment::OF_A_SCRIPT) {
             command.env_remove(name);
         }
         command.args(&spec.args).envs(environment::variables(spec, &identity));

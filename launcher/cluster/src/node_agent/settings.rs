@@ -13,6 +13,8 @@ const PAGES_PERIOD_PER_NODE: Duration = Duration::from_millis(1);
 pub struct NodeSpec {
     /// How to start one worker.
     pub worker: WorkerSpec,
+    /// The workers are scripts, which may attach.
+    pub runs_scripts: bool,
     /// Workers of this node when none is missing.
     pub workers: u32,
     /// Workers that the machine has room for: the run may be resized up to there.

@@ -194,6 +194,7 @@ impl NodeState {
                 list.report(NodeEvent::Stacks { round, dir, summary });
             }
             NodeInput::Fault { reason } => self.fault(reason, list),
+            NodeInput::Notice(event) => list.push(NodeEffect::Journal(event)),
             // Of programs only.
             NodeInput::RoundPlanned(_)
             | NodeInput::RoundEnded(_)
@@ -202,8 +203,7 @@ impl NodeState {
             | NodeInput::ProgramNotStarted { .. }
             | NodeInput::CauseFound(_)
             | NodeInput::ProgramSignal(_)
-            | NodeInput::ForkServer { .. }
-            | NodeInput::Notice(_) => {}
+            | NodeInput::ForkServer { .. } => {}
         }
     }
 

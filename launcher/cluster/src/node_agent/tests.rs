@@ -74,7 +74,8 @@ impl Node {
     }
 
     fn start(&mut self, worker: WorkerId) {
-        let seat = Some(SeatFacts { round: 3, rank: 1, local_rank: 1, world: 2, local_world: 2 });
+        let seat = SeatFacts { round: 3, rank: 1, local_rank: 1, world: 2, local_world: 2, node_rank: 0, nodes: 1, restarts: 0 };
+        let seat = Some(seat);
         self.command(NodeCommand::Start { worker, seat, standby: None, logs: PathBuf::from("/logs") });
         self.on(NodeInput::Spawned { worker, pid: 70 });
     }
@@ -189,7 +190,7 @@ fn a_worker_is_started_when_the_node_sees_the_run() {
     let failed = NodeEffect::Report(NodeEvent::StartFailed { worker: WorkerId(8), error });
     assert_eq!(node.command(NodeCommand::Stop { workers: vec![WorkerId(8)], kill_after: SECOND }), [failed]);
     let admit = NodeEffect::Admit { worker: WORKER, standby: None };
-    let spawn = NodeEffect::Spawn { worker: WORKER, seat: None, logs: "/logs".into() };
+    let spawn = NodeEffect::Spawn { worker: WORKER, seat: None, local_rank: 0, logs: "/logs".into() };
     assert_eq!(node.on(NodeInput::RunSeen(Ok(()))), [admit, spawn]);
     let started = NodeEffect::Report(NodeEvent::Started { worker: WORKER, pid: 70 });
     assert_eq!(node.on(NodeInput::Spawned { worker: WORKER, pid: 70 }), [started]);

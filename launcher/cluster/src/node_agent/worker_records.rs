@@ -173,7 +173,7 @@ impl WorkerRecords {
                 std::mem::replace(&mut record.stage, ProcessStage::Starting)
             {
                 list.push(NodeEffect::Admit { worker: *worker, standby });
-                list.push(NodeEffect::Spawn { worker: *worker, seat, logs });
+                list.push(NodeEffect::Spawn { worker: *worker, seat, local_rank: record.local_rank, logs });
             }
         }
     }

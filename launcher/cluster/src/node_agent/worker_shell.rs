@@ -5,8 +5,9 @@
 
 use super::{
     background::{Inbox, JobThread, collect_stacks},
+    broker_reader::BrokerReader,
     effect::{EndSignal, NodeEffect},
-    environment::{Identity, StoreAddress},
+    environment::{Identity, ScriptPlaces, StoreAddress},
     error::AgentError,
     evidence,
     input::NodeInput,
@@ -17,10 +18,10 @@ use super::{
     view::check_view,
 };
 use crate::rendezvous::Rendezvous;
-use enn_broker::{Broker, BrokerEvent, Command, RoundPlan};
+use enn_broker::{Broker, BrokerEvent, Command};
 use enn_common::{
     checkpoint::table::ShardTable,
-    id::{Round, WorkerId},
+    id::WorkerId,
     wire::{
         message::{Assignment, Standby},
         node_agent::{RunFacts, SeatFacts, StopSignal, WorkerEvidence, WorkerFlag, WriteFailure},
@@ -43,8 +44,6 @@ use std::{
 const JOBS_END_MAX: Duration = Duration::from_secs(2);
 /// Longest wait for processes that were sent SIGKILL at the end.
 const KILLED_WAIT_MAX: Duration = Duration::from_secs(2);
-/// Broker events that are read before anything else is looked at: a worker that floods the broker must not hide a signal.
-const BROKER_EVENTS_MAX: usize = 1024;
 /// Longest wait for the logs of a worker to appear in the directory of its round. Whoever hears of the round finds them there, unless the
 /// disk is slow.
 const LOGS_WAIT_MAX: Duration = Duration::from_millis(100);
@@ -59,13 +58,12 @@ enum Answer {
 /// The impure half of a node agent with ENN's own workers.
 pub(crate) struct WorkerShell {
     worker: WorkerSpec,
+    runs_scripts: bool,
     guard: Guard,
     signals: Option<Signals>,
     /// Ends after the processes, which are connected to it.
     processes: BTreeMap<WorkerId, WorkerProcess>,
-    broker: Broker,
-    /// More events of the broker may wait, of which its descriptor says nothing.
-    has_broker_events: bool,
+    broker: BrokerReader,
     /// Membership of a run over several nodes.
     rendezvous: Option<Rc<Rendezvous>>,
     /// Store of a run on one node.
@@ -95,11 +93,11 @@ impl WorkerShell {
         let signals = if spec.handle_signals { Signals::install(&handled) } else { Ok(None) };
         Ok(Self {
             worker: spec.worker.clone(),
+            runs_scripts: spec.runs_scripts,
             guard,
             signals: signals.map_err(|source| AgentError::System { what: "handle signals", source })?,
             processes: BTreeMap::new(),
-            broker: Broker::serve(&spec.socket_parent)?,
-            has_broker_events: false,
+            broker: BrokerReader::new(Broker::serve(&spec.socket_parent)?),
             rendezvous,
             store,
             run_dir,
@@ -113,7 +111,7 @@ impl WorkerShell {
 
     /// Kills what is left, and leaves a process that survives that to the machine.
     pub(crate) fn end(mut self) {
-        let _gone = self.broker.send(Command::CloseAll);
+        let _gone = self.broker.ask(Command::CloseAll);
         let deadline = Instant::now() + KILLED_WAIT_MAX;
         self.processes.values().for_each(|process| process.signal(Signal::SIGKILL));
         for (_, mut process) in std::mem::take(&mut self.processes) {
@@ -132,7 +130,7 @@ impl WorkerShell {
 
 impl NodeShell for WorkerShell {
     fn socket_directory(&self) -> Option<&Path> {
-        self.broker.socket().parent()
+        self.broker.broker().socket().parent()
     }
 
     fn run_dir(&self) -> Option<&Path> {
@@ -143,12 +141,12 @@ impl NodeShell for WorkerShell {
         let signals = self.signals.iter().map(|signals| (NodeSource::Signals, signals.fd()));
         let living = self.processes.iter().filter(|(_, process)| process.lives());
         let living = living.map(|(worker, process)| (NodeSource::Process(*worker), process.pidfd()));
-        let own = [(NodeSource::Broker, self.broker.wake_fd()), (NodeSource::Answers, self.answers.fd())];
+        let own = [(NodeSource::Broker, self.broker.fd()), (NodeSource::Answers, self.answers.fd())];
         signals.chain(living).chain(own).collect()
     }
 
     fn unread(&self) -> Option<NodeSource> {
-        self.has_broker_events.then_some(NodeSource::Broker)
+        self.broker.has_more().then_some(NodeSource::Broker)
     }
 
     fn read(&mut self, source: NodeSource, late: Duration, inputs: &mut Vec<NodeInput>) {
@@ -163,11 +161,7 @@ impl NodeShell for WorkerShell {
                 inputs.extend(exit.map(|exit| NodeInput::Exited { worker, exit }));
             }
             NodeSource::Broker => {
-                self.broker.clear_wake();
-                let events: Vec<BrokerEvent> =
-                    std::iter::from_fn(|| self.broker.event()).take(BROKER_EVENTS_MAX).collect();
-                self.has_broker_events = events.len() == BROKER_EVENTS_MAX;
-                for event in events {
+                for event in self.broker.read() {
                     if let BrokerEvent::Progressed { worker, phase, step } = event {
                         self.processes.get(&worker).into_iter().for_each(|process| process.note_progress(phase, step));
                     } else {
@@ -200,7 +194,7 @@ impl NodeShell for WorkerShell {
                 let standby = standby.map(|standby| Box::new(Standby { store_host, store_port, threads, ..*standby }));
                 self.ask_broker(Command::Expect { worker, standby });
             }
-            NodeEffect::Spawn { worker, seat, logs } => self.spawn(worker, seat, &logs),
+            NodeEffect::Spawn { worker, seat, logs, .. } => self.spawn(worker, seat, &logs),
             NodeEffect::Signal { worker, signal } => {
                 let signal = match signal {
                     EndSignal::Terminate => Signal::SIGTERM,
@@ -255,8 +249,7 @@ impl NodeShell for WorkerShell {
 
 impl WorkerShell {
     fn ask_broker(&mut self, command: Command) {
-        let error = self.broker.send(command).err();
-        self.pending.extend(error.map(|error| NodeInput::Fault { reason: error.to_string() }));
+        self.pending.extend(self.broker.ask(command));
     }
 
     /// Returns where the workers of this node reach the store.
@@ -265,18 +258,13 @@ impl WorkerShell {
     }
 
     fn seat(&mut self, round: u64, seats: BTreeMap<WorkerId, Assignment>) {
-        let (store_host, store_port) = self.store().unwrap_or_default();
-        let threads = self.worker.threads;
         for (worker, seat) in &seats {
             if let Some(process) = self.processes.get_mut(worker) {
                 process.rank = seat.rank;
             }
         }
-        let completed = |(worker, seat): (WorkerId, Assignment)| {
-            (worker, Assignment { store_host: store_host.clone(), store_port, threads, ..seat })
-        };
-        let seats = seats.into_iter().map(completed).collect();
-        self.ask_broker(Command::BeginRound(Box::new(RoundPlan { round: Round(round), seats })));
+        let store = self.store().unwrap_or_default();
+        self.pending.extend(self.broker.begin_round(round, seats, store, self.worker.threads));
     }
 
     fn spawn(&mut self, worker: WorkerId, seat: Option<SeatFacts>, logs: &Path) {
@@ -286,9 +274,11 @@ impl WorkerShell {
             worker,
             seat,
             control_fd: -1,
-            broker: self.broker.socket(),
-            script: self.broker.script_socket(),
-            seat_dir: self.broker.seat_dir(),
+            broker: self.broker.broker().socket(),
+            script: self.runs_scripts.then(|| ScriptPlaces {
+                socket: self.broker.broker().script_socket(),
+                seat_dir: self.broker.broker().seat_dir(),
+            }),
             run_dir: &run_dir,
             store: store.as_ref(),
         };

@@ -112,6 +112,7 @@ impl Settings {
             restarts_max: self.restarts_max,
             silence_max: self.silence_max,
             hang_timeout: self.hang_timeout,
+            replaces: self.store_kept,
         }
     }
 }

@@ -536,6 +536,7 @@ fn mismatch(description: &NodeDescription, settings: &Settings) -> Option<String
     let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
     let idle = |time: Option<Duration>| time.map_or("none".to_owned(), seconds);
     let nodes = |min: u32, max: u32| if min == max { min.to_string() } else { format!("{min}:{max}") };
+    let policy = |replaces: bool| (if replaces { "replace" } else { "restart" }).to_owned();
     let fixed = |fixed: bool| (if fixed { "fixed" } else { "given by the rendezvous" }).to_owned();
     let pairs = [
         ("the run's name", "--rdzv-id", here.run_id.clone(), there.run_id.clone()),
@@ -565,6 +566,7 @@ fn mismatch(description: &NodeDescription, settings: &Settings) -> Option<String
             seconds(there.silence_max),
         ),
         ("the time of a hang", "--hang-timeout", idle(here.hang_timeout), idle(there.hang_timeout)),
+        ("what follows a failure", "--on-failure", policy(here.replaces), policy(there.replaces)),
     ];
     let (what, flag, ours, theirs) = pairs.into_iter().find(|(_, _, ours, theirs)| ours != theirs)?;
     Some(format!(

@@ -246,6 +246,7 @@ impl RunPlan {
             on_failure: if self.programs { Recovery::Restart } else { self.on_failure },
             max_restarts: self.max_restarts,
             spares: self.spares,
+            spares_are_bound: false,
             evict_stragglers: self.evict_stragglers,
             straggler_window: Duration::from_secs(5),
             regroup_wait: Duration::from_secs(5),

@@ -24,12 +24,11 @@ impl<S: NodeShell> OwnerLoop<'_, S> {
 
     fn on_notification(&mut self, notification: Notification) {
         match notification {
-            // Where the workers are any programs, they live as long as a round of the membership, and each node tells its own people.
-            Notification::Waiting(reason) if self.programs.is_some() => {
+            Notification::Waiting(reason) if self.runs_group() => {
                 self.to_node.push(NodeInput::Waiting { reason })
             }
-            Notification::RoundEnded(end) if self.programs.is_some() => self.on_group_round_ended(end),
-            Notification::RunEnded(end) if self.programs.is_some() => self.on_group_over(end),
+            Notification::RoundEnded(end) if self.runs_group() => self.on_group_round_ended(end),
+            Notification::RunEnded(end) if self.runs_group() => self.on_group_over(end),
             Notification::Waiting(reason) if self.leads_membership => self.to_leader.push(Input::Waiting { reason }),
             Notification::Waiting(reason) => self.to_node.push(NodeInput::Waiting { reason }),
             Notification::NodeJoined { node, host, workers } => {
@@ -48,6 +47,7 @@ impl<S: NodeShell> OwnerLoop<'_, S> {
             Notification::StoreClients(seen) => self.to_leader.push(Input::StoreClients { seen }),
             Notification::LeaderLost(reason) => self.to_node.push(NodeInput::LeaderLost { reason }),
             Notification::RunEnded(end) => {
+                self.group_end = Some(end.clone());
                 let end = self.membership_end(end);
                 if self.leads_membership {
                     self.to_leader.push(Input::MembershipOver(end.clone()));
@@ -88,7 +88,7 @@ impl<S: NodeShell> OwnerLoop<'_, S> {
     /// The nodes agreed on the members. The members are listed where this node leads the service.
     fn on_membership(&mut self, plan: RendezvousInfo) {
         let epoch = transport::epoch_of(&plan);
-        if self.programs.is_some() {
+        if self.runs_group() {
             self.to_node.push(NodeInput::RoundPlanned(Box::new(plan.clone())));
         }
         if plan.nodes.is_empty() {

@@ -1,5 +1,5 @@
 //! What a launcher asks of this package: workers on one node, over several nodes that this one leads, or on a node that another one
-//! leads until it is gone; and any programs (`programs`), on one node or several.
+//! leads until it is gone; and any programs (`programs`, and `scripts` where workers are replaced), on one node or several.
 //!
 //! `owner_loop` drives the machines; `membership` makes inputs of what the nodes agree on; `take_over` is the thread that prepares a
 //! node to lead.
@@ -7,6 +7,7 @@
 mod membership;
 mod owner_loop;
 mod programs;
+mod scripts;
 mod spec;
 mod take_over;
 
@@ -15,7 +16,7 @@ pub use crate::{
     node_agent::{
         AgentError,
         effect::NodeEnd,
-        programs::{Command, GroupSpec},
+        programs::{Command, GroupSpec, ReplaceSpec},
         settings::NodeSpec,
     },
     supervisor::{

@@ -22,12 +22,12 @@ use crate::{
         state::NodeState,
         worker_shell::WorkerShell,
     },
-    rendezvous::{NodeId, Rendezvous},
+    rendezvous::{NodeId, Rendezvous, RunEnd as GroupRunEnd},
     supervisor::{
         Supervisor,
         effect::{RunEnd, RunOutcome},
         input::Input,
-        settings::SupervisorSettings,
+        settings::{Contract, SupervisorSettings},
     },
     transport,
 };
@@ -51,7 +51,7 @@ const BLOCKED_MIN: Duration = Duration::from_millis(1);
 /// Shortest wait after a deadline that a machine did not move.
 const TICK_PAUSE: Duration = Duration::from_millis(5);
 /// Longest wait for the other nodes to receive the end of the run.
-const END_WAIT_MAX: Duration = Duration::from_secs(2);
+pub(super) const END_WAIT_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) enum LoopEnd {
@@ -96,6 +96,8 @@ pub(super) struct OwnerLoop<'a, S> {
     pub(super) begin_lead: Box<dyn FnMut(TakeOver) + 'a>,
     /// Settings of this node's supervisor, where the workers are any programs.
     pub(super) programs: Option<SupervisorSettings>,
+    /// How the run of programs ended for the membership.
+    pub(super) group_end: Option<GroupRunEnd>,
     /// The launcher cannot go on.
     pub(super) failure: Option<AgentError>,
     prepared: Inbox<Prepared>,
@@ -134,6 +136,7 @@ impl<'a, S: NodeShell> OwnerLoop<'a, S> {
             emit: Box::new(|_| {}),
             begin_lead: Box::new(|_| {}),
             programs: None,
+            group_end: None,
             failure: None,
             prepared: Inbox::new()?,
             to_node: Vec::new(),
@@ -252,6 +255,11 @@ impl<'a, S: NodeShell> OwnerLoop<'a, S> {
         }
     }
 
+    /// Returns whether the workers live as long as a round of the membership, and each node tells its own people.
+    pub(super) fn runs_group(&self) -> bool {
+        self.programs.as_ref().is_some_and(|settings| matches!(settings.run.contract, Contract::Env(_)))
+    }
+
     fn prepare_to_lead(&mut self, snapshot: Box<RunSnapshot>, facts: RunFacts) {
         if let Some(settings) = self.programs.clone() {
             let host = settings.host.clone();
@@ -367,6 +375,32 @@ impl<'a, S: NodeShell> OwnerLoop<'a, S> {
     }
 }
 
+impl<S: NodeShell> OwnerLoop<'_, S> {
+    /// Returns how the run ended for this node, once it has.
+    pub(super) fn ended(&mut self) -> Option<LoopEnd> {
+        if self.gave_up {
+            return Some(LoopEnd::NotPrepared);
+        }
+        match &mut self.leading {
+            Leading::Yes(leader) => leader.outcome.take().map(LoopEnd::Led),
+            Leading::No | Leading::Preparing(_) => self.node_end.take().map(LoopEnd::Followed),
+        }
+    }
+
+    /// Ends the services of the leader. Returns the rendezvous if the other nodes have to hear of the end.
+    pub(super) fn end_leading(&mut self, end: &LoopEnd) -> Option<Rc<Rendezvous>> {
+        let waits_for_others = match (end, &self.leading) {
+            (LoopEnd::Led(outcome), Leading::Yes(leader)) => outcome.end != RunEnd::HandedOff && leader.has_others(),
+            (LoopEnd::Followed(NodeEnd::Ended(_)), _) => self.state.epoch().is_some(),
+            _ => false,
+        };
+        if let Leading::Yes(leader) = std::mem::replace(&mut self.leading, Leading::No) {
+            leader.end();
+        }
+        self.rendezvous.take().filter(|_| waits_for_others)
+    }
+}
+
 impl OwnerLoop<'_, WorkerShell> {
     /// Runs until the run is over for this node.
     pub(super) fn run(mut self) -> Result<LoopEnd, AgentError> {
@@ -379,28 +413,11 @@ impl OwnerLoop<'_, WorkerShell> {
         }
     }
 
-    fn ended(&mut self) -> Option<LoopEnd> {
-        if self.gave_up {
-            return Some(LoopEnd::NotPrepared);
-        }
-        match &mut self.leading {
-            Leading::Yes(leader) => leader.outcome.take().map(LoopEnd::Led),
-            Leading::No | Leading::Preparing(_) => self.node_end.take().map(LoopEnd::Followed),
-        }
-    }
-
     /// Ends the services and the processes that are left, and waits until the other nodes know that this one is done.
-    fn finish(self, end: LoopEnd) -> LoopEnd {
-        let waits_for_others = match (&end, &self.leading) {
-            (LoopEnd::Led(outcome), Leading::Yes(leader)) => outcome.end != RunEnd::HandedOff && leader.has_others(),
-            (LoopEnd::Followed(NodeEnd::Ended(_)), _) => self.state.epoch().is_some(),
-            _ => false,
-        };
-        if let Leading::Yes(leader) = self.leading {
-            leader.end();
-        }
+    fn finish(mut self, end: LoopEnd) -> LoopEnd {
+        let others = self.end_leading(&end);
         self.shell.end();
-        if let Some(rendezvous) = self.rendezvous.filter(|_| waits_for_others) {
+        if let Some(rendezvous) = others {
             rendezvous.await_end(END_WAIT_MAX);
         }
         match (end, self.outcome_to) {

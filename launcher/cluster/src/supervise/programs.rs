@@ -1,6 +1,6 @@
 //! Any programs on this node, together with those of the other nodes of a run.
 
-use super::{NodeCounts, owner_loop::OwnerLoop, spec::AGENT_SILENCE_MAX};
+use super::{NodeCounts, owner_loop::OwnerLoop, scripts, spec::AGENT_SILENCE_MAX};
 use crate::{
     node_agent::{
         AgentError,
@@ -9,7 +9,7 @@ use crate::{
         settings::{NodeSettings, ProgramSettings},
         state::NodeState,
     },
-    rendezvous::{NodeId, Rendezvous, RunEnd},
+    rendezvous::{Rendezvous, RunEnd},
     supervisor::{
         Supervisor,
         settings::{Contract, RunJob, RunSettings, SupervisorSettings},
@@ -42,10 +42,13 @@ pub struct GroupOutcome {
 /// # Errors
 /// When the machine refuses something the launcher itself needs; a worker's failure is an outcome.
 pub fn run_programs(spec: &GroupSpec, emit: &mut dyn FnMut(EventKind)) -> Result<GroupOutcome, AgentError> {
-    let shell = ProgramShell::new(spec)?;
+    let mut shell = ProgramShell::new(spec)?;
     let rendezvous = Rc::new(Rendezvous::start(spec.rendezvous.clone())?);
     let leads = rendezvous.is_host();
-    let settings = supervisor_settings(spec, rendezvous.node(), rendezvous.silence_max());
+    if let Some(replace) = &spec.replace {
+        shell.serve_scripts(replace, Rc::clone(&rendezvous))?;
+    }
+    let settings = supervisor_settings(spec, &rendezvous);
     let state = NodeState::new(node_settings(spec, leads, shell.is_loading()), Duration::ZERO);
     let nodes = NodeCounts { min: spec.rendezvous.nodes_min, max: spec.rendezvous.nodes_max };
     let mut owner = OwnerLoop::new(state, shell, Some(Rc::clone(&rendezvous)), nodes)?;
@@ -56,7 +59,7 @@ pub fn run_programs(spec: &GroupSpec, emit: &mut dyn FnMut(EventKind)) -> Result
         owner.lead_programs(Supervisor::new(settings, KernelBook::default()), host)?;
     }
     rendezvous.join();
-    owner.run_programs()
+    if spec.replace.is_some() { owner.run_scripts(spec) } else { owner.run_programs() }
 }
 
 impl OwnerLoop<'_, ProgramShell> {
@@ -102,7 +105,7 @@ fn node_settings(spec: &GroupSpec, leads: bool, awaits_fork_server: bool) -> Nod
         pages_period: rendezvous
             .hang_timeout
             .map_or_else(|| NodeSettings::pages_period(rendezvous.nodes_max), |limit| limit / PROGRESS_LOOKS),
-        programs: Some(ProgramSettings {
+        programs: spec.replace.is_none().then(|| ProgramSettings {
             grace: spec.grace,
             restarts_max: rendezvous.restarts_max,
             leave_background: spec.leave_background,
@@ -112,32 +115,39 @@ fn node_settings(spec: &GroupSpec, leads: bool, awaits_fork_server: bool) -> Nod
     }
 }
 
-fn supervisor_settings(spec: &GroupSpec, own: NodeId, silence_max: Duration) -> SupervisorSettings {
+fn supervisor_settings(spec: &GroupSpec, met: &Rendezvous) -> SupervisorSettings {
     let rendezvous = &spec.rendezvous;
+    let run = RunSettings {
+        contract: Contract::Env(spec.limits),
+        workers_min: 1,
+        on_failure: Recovery::Restart,
+        max_restarts: rendezvous.restarts_max,
+        spares: 0,
+        spares_are_bound: false,
+        evict_stragglers: false,
+        straggler_window: Duration::ZERO,
+        regroup_wait: Duration::ZERO,
+        hang_timeout: rendezvous.hang_timeout,
+        grace: spec.grace,
+        first_round: 0,
+        run_dir: spec.run_dir.clone(),
+        job: RunJob::Program,
+    };
+    let (host, port) = met.store();
     SupervisorSettings {
-        run: RunSettings {
-            contract: Contract::Env(spec.limits),
-            workers_min: 1,
-            on_failure: Recovery::Restart,
-            max_restarts: rendezvous.restarts_max,
-            spares: 0,
-            evict_stragglers: false,
-            straggler_window: Duration::ZERO,
-            regroup_wait: Duration::ZERO,
-            hang_timeout: rendezvous.hang_timeout,
-            grace: spec.grace,
-            first_round: 0,
-            run_dir: spec.run_dir.clone(),
-            job: RunJob::Program,
+        run: match &spec.replace {
+            None => run,
+            Some(replace) => scripts::run_settings(run, replace),
         },
-        own,
+        own: met.node(),
         host: rendezvous.host.clone(),
         several_nodes: true,
         nodes_min: rendezvous.nodes_min,
         workers: rendezvous.local_world,
-        agent_silence_max: AGENT_SILENCE_MAX + silence_max,
-        launch: String::new(),
-        store: String::new(),
+        agent_silence_max: AGENT_SILENCE_MAX + met.silence_max(),
+        // Unique among all leaders of a run, as far as nodes have different hosts or processes.
+        launch: format!("{:x}", std::process::id()),
+        store: format!("{host}:{port}"),
         device: "cpu",
         threads: 1,
     }

@@ -118,6 +118,7 @@ mod tests {
             on_failure: Recovery::Restart,
             max_restarts: 0,
             spares: 0,
+            spares_are_bound: false,
             evict_stragglers: false,
             straggler_window: Duration::from_secs(1),
             regroup_wait: Duration::from_secs(1),
@@ -129,7 +130,15 @@ mod tests {
         };
         let host = "here".into();
         let socket_parent = "/tmp".into();
-        let node = NodeSpec { worker, workers: 1, workers_max: 1, host, socket_parent, handle_signals: false };
+        let node = NodeSpec {
+            worker,
+            runs_scripts: false,
+            workers: 1,
+            workers_max: 1,
+            host,
+            socket_parent,
+            handle_signals: false,
+        };
         AgentSpec { node, run, lock: None }
     }
 

@@ -189,7 +189,13 @@ impl Supervisor {
         let fixed = self.settings.run.workers_min >= self.settings.workers;
         let fewest = if fixed { self.world } else { self.settings.run.workers_min.min(self.world) };
         let rooms = seating::spread(&self.nodes.rooms(), self.world);
-        SeatLimits { fewest, most: self.world, rooms, blocked: self.workers.blocked() }
+        SeatLimits {
+            fewest,
+            most: self.world,
+            rooms,
+            blocked: self.workers.blocked(),
+            spares_are_bound: self.settings.run.spares_are_bound,
+        }
     }
 
     /// Returns the seats of the next round, and whether workers that leave are among them. Workers that stand and get none are dismissed.
@@ -451,7 +457,17 @@ impl Supervisor {
         let local_rank = slot.index.0;
         let world = plan.world;
         let local_world = plan.local_world(slot.node);
-        let facts = SeatFacts { round: round.0, rank: rank.0, local_rank, world, local_world };
+        let node_rank = plan.local_worlds.keys().position(|node| *node == slot.node);
+        let facts = SeatFacts {
+            round: round.0,
+            rank: rank.0,
+            local_rank,
+            world,
+            local_world,
+            node_rank: node_rank.and_then(|rank| u32::try_from(rank).ok()).unwrap_or(0),
+            nodes: u32::try_from(plan.local_worlds.len()).unwrap_or(u32::MAX),
+            restarts: self.record.restarts,
+        };
         let logs = self.logs().join(round.to_string()).join(rank.to_string());
         // Survivors meet nobody but who attaches.
         let has_to_connect = !self.runs_scripts() || self.round.survivors;
@@ -474,8 +490,12 @@ impl Supervisor {
 
     /// Returns what a process without a seat prepares for. When its round is over before it connects, a worker with one stands by, too.
     fn standby(&self, slot: Slot) -> Option<Standby> {
-        let RunJob::Train { staged, .. } = &self.settings.run.job else { return None };
-        (self.reforms() && !self.runs_scripts()).then(|| Standby {
+        let staged = match &self.settings.run.job {
+            RunJob::Train { staged, .. } => staged.clone(),
+            RunJob::Program => PathBuf::new(),
+            RunJob::Predict { .. } | RunJob::Init { .. } => return None,
+        };
+        self.reforms().then(|| Standby {
             device: self.settings.device.into(),
             local_rank: slot.index.0,
             world_size: self.world,
@@ -483,7 +503,7 @@ impl Supervisor {
             store_port: 0,
             threads: self.settings.threads,
             run_dir: self.settings.run.run_dir.clone(),
-            staged: staged.clone(),
+            staged,
         })
     }
 

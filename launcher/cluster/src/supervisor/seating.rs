@@ -60,6 +60,8 @@ pub(super) struct SeatLimits {
     pub(super) rooms: Vec<NodeRoom>,
     /// Slots whose device a process holds that cannot be killed.
     pub(super) blocked: BTreeSet<Slot>,
+    /// Spares take no slot but their own.
+    pub(super) spares_are_bound: bool,
 }
 
 /// Process for a seat.
@@ -141,7 +143,9 @@ impl SeatPlan<'_> {
         let mut others = Vec::new();
         for spare in spares {
             if !free.remove(&spare.slot) {
-                others.push(spare);
+                if !self.limits.spares_are_bound {
+                    others.push(spare);
+                }
             } else if self.has_room() {
                 self.give(spare.slot, Taker::Spare(spare.worker));
             }
@@ -257,7 +261,7 @@ mod tests {
     }
 
     fn limits(fewest: u32, most: u32, rooms: Vec<NodeRoom>) -> SeatLimits {
-        SeatLimits { fewest, most, rooms, blocked: BTreeSet::new() }
+        SeatLimits { fewest, most, rooms, blocked: BTreeSet::new(), spares_are_bound: false }
     }
 
     /// One node.

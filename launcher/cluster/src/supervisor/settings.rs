@@ -29,6 +29,8 @@ pub struct RunSettings {
     pub max_restarts: u32,
     /// Spares of each node; only under `Reform`.
     pub spares: u32,
+    /// A spare has taken the device for which it was started: it can take no other seat.
+    pub spares_are_bound: bool,
     /// A worker that the others wait for loses its seat to a warm spare.
     pub evict_stragglers: bool,
     /// Time between two looks at who waits for whom.

@@ -1,5 +1,5 @@
 //! Where the logs of an attempt are: `<dir>/attempt_<n>/<local rank>/{stdout,stderr}.log`, `error.json`, and the filtered
-//! copies beside the ranks. The names are torchrun's; tools look for them.
+//! copies beside the ranks. The names are torchrun's; tools look for them. Spares of `enn run --spares` have `<dir>/spares/<number>/`.
 
 use super::LogError;
 use std::{
@@ -14,6 +14,8 @@ pub(super) const STDOUT: &str = "stdout.log";
 pub(super) const STDERR: &str = "stderr.log";
 /// File that torch's `@record` writes.
 const ERROR: &str = "error.json";
+/// Directory of the logs of spares.
+const SPARES: &str = "spares";
 /// Files of the filtered copies of all workers.
 const FILTERED_STDOUT: &str = "filtered_stdout.log";
 const FILTERED_STDERR: &str = "filtered_stderr.log";
@@ -44,6 +46,25 @@ impl AttemptDir {
     pub(super) fn filtered_stderr(&self) -> PathBuf {
         self.dir.join(FILTERED_STDERR)
     }
+}
+
+/// Makes the directory of the logs of a spare, which belong to no attempt until it has a seat.
+pub(super) fn spare(dir: &Path, name: u32) -> Result<PathBuf, LogError> {
+    make(dir.join(SPARES).join(name.to_string()))
+}
+
+/// Makes the log files in `from` appear in `to`, too.
+pub(super) fn link(from: &Path, to: &Path) -> Result<(), LogError> {
+    for name in [STDOUT, STDERR] {
+        let path = to.join(name);
+        match fs::hard_link(from.join(name), &path) {
+            // Streams that are not kept have no files.
+            Err(source) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(LogError::File { path, source }),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn error_file(rank: &Path) -> PathBuf {

@@ -104,9 +104,30 @@ impl Pump {
     pub fn open(&self, attempt: u32, who: &WorkerIdentity) -> Result<WorkerStreams, LogError> {
         let attempt = self.attempt(attempt)?;
         let dir = attempt.rank(who.local_rank)?;
+        self.open_in(&attempt, &dir, who)
+    }
+
+    /// Makes the files and pipes of a worker that has no part in the present attempt; `name` tells it from others like it.
+    pub fn open_spare(&self, name: u32, who: &WorkerIdentity) -> Result<WorkerStreams, LogError> {
+        let attempt = self.attempt.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let attempt = match attempt {
+            Some((_, attempt)) => attempt,
+            None => self.attempt(0)?,
+        };
+        let dir = layout::spare(&self.plan.dir, name)?;
+        self.open_in(&attempt, &dir, who)
+    }
+
+    /// Makes the logs in the folder `from` appear among those of an attempt, too.
+    pub fn link(&self, attempt: u32, local_rank: u32, from: &Path) -> Result<(), LogError> {
+        let to = self.attempt(attempt)?.rank(local_rank)?;
+        layout::link(from, &to)
+    }
+
+    fn open_in(&self, attempt: &AttemptDir, dir: &Path, who: &WorkerIdentity) -> Result<WorkerStreams, LogError> {
         let tail_writer = TailWriter::default();
         let [out, err] = [StreamName::Out, StreamName::Err].map(|name| self.plan.route(name, who.local_rank));
-        let setup = StreamSetup { who, attempt: &attempt, dir: &dir, tail_writer: &tail_writer };
+        let setup = StreamSetup { who, attempt, dir, tail_writer: &tail_writer };
         let (stdout, stderr) = if self.consoles.same && out.is_plain() && err.is_plain() {
             let both = self.stream(PipeContents::Both, out, &setup)?;
             let copy = both.try_clone().map_err(system("copy a pipe"))?;
@@ -115,7 +136,7 @@ impl Pump {
             (self.stream(PipeContents::Out, out, &setup)?, self.stream(PipeContents::Err, err, &setup)?)
         };
         let tail = Tail::new(tail_writer, Arc::clone(&self.handle));
-        Ok(WorkerStreams { stdout, stderr, error_file: layout::error_file(&dir), tail })
+        Ok(WorkerStreams { stdout, stderr, error_file: layout::error_file(dir), tail })
     }
 
     /// Queues a line for standard error, which is never written inside a line of a worker; see [`Self::settle`].

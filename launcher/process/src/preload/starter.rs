@@ -88,6 +88,11 @@ impl Starter {
         self.awaited && self.server.as_ref().is_some_and(ForkServer::is_loading)
     }
 
+    /// Returns whether a server is there, or is going to be, that is not ready yet.
+    pub fn is_expected(&self) -> bool {
+        self.later.is_some() || self.server.as_ref().is_some_and(ForkServer::is_loading)
+    }
+
     /// Returns descriptors that are readable when [`Starter::advance`] has work.
     pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
         self.server.iter().flat_map(ForkServer::fds).collect()

@@ -3,10 +3,11 @@
 use super::{
     environment::{self, Files},
     error_file::{self, ErrorFile},
+    program_seat::ProgramSeat,
     spec::GroupSpec,
 };
-use crate::node_agent::{effect::ProgramRound, error::AgentError, program_ranks::Ranks};
-use enn_common::{failure::Failure, secrets};
+use crate::node_agent::{environment::OF_A_SCRIPT, error::AgentError, program_ranks::Ranks};
+use enn_common::{failure::Failure, secrets, wire::control::Phase};
 use enn_process::{
     Binding, Cgroup, Exit, Guard, Inlet, MARK_VARIABLE, Mark, Outlets, Process, StartError,
     logs::{Pump, Tail, WorkerIdentity, WorkerStreams},
@@ -31,6 +32,8 @@ const CODE_NOT_EXECUTABLE: i32 = 126;
 #[derive(Debug)]
 pub(super) struct ProgramWorker {
     pub(super) ranks: Ranks,
+    /// It has had no seat yet.
+    pub(super) is_spare: bool,
     pub(super) process: Process,
     /// Set until it may begin.
     held: Option<PausedWorker>,
@@ -38,9 +41,19 @@ pub(super) struct ProgramWorker {
     error_file: PathBuf,
     progress: PathBuf,
     progressed: Option<SystemTime>,
+    /// What it reported of its steps.
+    pub(super) page: Page,
     started: Instant,
     /// When its end was noticed.
     ended: Option<(Instant, SystemTime)>,
+}
+
+/// What a script reported of its steps last, as a control page would show it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Page {
+    pub(super) phase: Phase,
+    pub(super) step: u64,
+    pub(super) at: Instant,
 }
 
 /// Why a worker was not started.
@@ -70,23 +83,27 @@ pub(super) fn common_command(spec: &GroupSpec, local_rank: u32) -> Command {
 
 impl ProgramWorker {
     /// Starts a worker; it begins when it is released.
-    pub(super) fn start(
-        spec: &GroupSpec,
-        round: &ProgramRound,
-        ranks: Ranks,
-        means: Means<'_>,
-    ) -> Result<Self, NotStarted> {
+    pub(super) fn start(spec: &GroupSpec, seat: &ProgramSeat<'_>, means: Means<'_>) -> Result<Self, NotStarted> {
+        let ranks = seat.ranks;
         let role = spec.rendezvous.role.clone();
         let host = spec.rendezvous.host.clone();
         let who = WorkerIdentity { role, local_rank: ranks.local_rank, rank: ranks.rank, host };
-        let number = round.plan.round;
-        let attempt = u32::try_from(number).unwrap_or(u32::MAX);
-        let streams = means.pump.open(attempt, &who).map_err(|error| NotStarted::Machine(error.into()))?;
+        let number = seat.round;
+        let spare = seat.script.filter(|script| script.spare.is_some()).map(|script| script.worker.0);
+        let streams = match spare {
+            None => means.pump.open(u32::try_from(number).unwrap_or(u32::MAX), &who),
+            Some(name) => means.pump.open_spare(name, &who),
+        };
+        let streams = streams.map_err(|error| NotStarted::Machine(error.into()))?;
         let WorkerStreams { stdout, stderr, error_file, tail } = streams;
-        let progress = spec.run_dir.join("progress").join(ranks.local_rank.to_string());
+        let progress = spare.map_or_else(|| ranks.local_rank.to_string(), |name| format!("spare-{name}"));
+        let progress = spec.run_dir.join("progress").join(progress);
         let files = Files { error: &error_file, progress: &progress };
         let mut command = common_command(spec, ranks.local_rank);
-        command.envs(environment::variables(spec, round, &ranks, files)).env(MARK_VARIABLE, means.mark.value());
+        for name in OF_A_SCRIPT.iter().chain(environment::OF_A_SEAT.iter().filter(|_| spare.is_some())) {
+            command.env_remove(name);
+        }
+        command.envs(environment::variables(spec, seat, files)).env(MARK_VARIABLE, means.mark.value());
         // As under torchrun: every worker has the launcher's own standard input, and leads a session.
         let outlets = Outlets { stdin: Inlet::Inherited, stdout, stderr };
         let cpus = cpu_set(spec.cpus.get(ranks.local_rank as usize)).map_err(NotStarted::Machine)?;
@@ -94,7 +111,11 @@ impl ProgramWorker {
         let started = Instant::now();
         match means.starter.start(WorkerStart { command: &command, outlets, binding }, means.guard) {
             Ok(Started { process, held }) => {
-                Ok(Self { ranks, process, held, tail, error_file, progress, progressed: None, started, ended: None })
+                let page = Page { phase: Phase::Boot, step: 0, at: started };
+                let is_spare = spare.is_some();
+                let progressed = None;
+                let ended = None;
+                Ok(Self { ranks, is_spare, process, held, tail, error_file, progress, progressed, page, started, ended })
             }
             Err(StartError::Watch(source)) => {
                 Err(NotStarted::Machine(AgentError::System { what: "watch a worker by pidfd", source }))
@@ -125,6 +146,16 @@ impl ProgramWorker {
         let exit = if leave_background { self.process.reap_alone(guard)? } else { self.process.reap(guard)? };
         self.ended = Some((Instant::now(), SystemTime::now()));
         Some(exit)
+    }
+
+    /// Returns the folder of its logs.
+    pub(super) fn logs(&self) -> &Path {
+        self.error_file.parent().unwrap_or(Path::new(""))
+    }
+
+    /// Returns the last lines of its standard error.
+    pub(super) fn stderr(&self) -> String {
+        self.tail.stderr()
     }
 
     /// Whether it ended with code 0.

@@ -3,8 +3,10 @@
 //! **Invariant:** the thread that owns this starts all workers, since they die with the thread that forked them.
 
 use super::{
-    program_worker::{self, Means, NotStarted, ProgramWorker},
+    program_seat::ProgramSeat,
+    program_worker::{self, Means, NotStarted, Page, ProgramWorker},
     readers::{self, Requests},
+    scripts::Scripts,
     spec::GroupSpec,
     watchdog::{Expired, Watchdog},
 };
@@ -31,6 +33,7 @@ use nix::sys::signal::Signal;
 use std::{
     collections::BTreeMap,
     os::fd::BorrowedFd,
+    path::Path,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -46,25 +49,27 @@ fn seconds_since_epoch() -> f64 {
 
 /// The impure half of a node agent that runs programs.
 pub(crate) struct ProgramShell {
-    spec: GroupSpec,
-    pump: Pump,
-    guard: Guard,
-    starter: Starter,
+    pub(super) spec: GroupSpec,
+    /// Set where the workers may attach.
+    pub(crate) scripts: Option<Scripts>,
+    pub(super) pump: Pump,
+    pub(super) guard: Guard,
+    pub(super) starter: Starter,
     /// The workers wait for the fork server, as far as the node state knows.
     is_loading: bool,
-    mark: Mark,
-    cgroup: Option<Cgroup>,
+    pub(super) mark: Mark,
+    pub(super) cgroup: Option<Cgroup>,
     signals: Option<Signals>,
     watchdog: Option<Watchdog>,
-    /// Workers of the present round.
-    workers: BTreeMap<WorkerId, ProgramWorker>,
-    round: u64,
+    /// Workers of the present round, and spares.
+    pub(super) workers: BTreeMap<WorkerId, ProgramWorker>,
+    pub(super) round: u64,
     /// Last sign of progress of any worker, and the last output that was seen then.
     progress_at: Instant,
     outputs: Option<Instant>,
-    answers: Inbox<NodeInput>,
+    pub(super) answers: Inbox<NodeInput>,
     /// Inputs that follow at once from effects.
-    pending: Vec<NodeInput>,
+    pub(super) pending: Vec<NodeInput>,
     /// The machine refused something that the launcher needs.
     pub(crate) failure: Option<AgentError>,
 }
@@ -99,6 +104,7 @@ impl ProgramShell {
         let watchdog = watchdog.map_err(system("make the pipe of TORCHELASTIC_TIMER_FILE"))?;
         Ok(Self {
             spec: spec.clone(),
+            scripts: None,
             pump,
             guard,
             is_loading: starter.is_loading(),
@@ -130,7 +136,7 @@ impl ProgramShell {
     }
 
     /// Returns what a signal asks of the node.
-    fn signalled(&self, signal: Signal) -> Option<NodeInput> {
+    fn signalled(&mut self, signal: Signal) -> Option<NodeInput> {
         match signal {
             Signal::SIGCHLD => {
                 let works = |pid| self.workers.values().any(|worker| worker.process.pid() == pid);
@@ -141,6 +147,7 @@ impl ProgramShell {
                 self.pump.resize();
                 None
             }
+            signal if self.scripts.is_some() => self.stop_scripts(signal),
             signal => Some(NodeInput::ProgramSignal(signal)),
         }
     }
@@ -150,7 +157,7 @@ impl ProgramShell {
         let known = self.workers.get_mut(&worker)?;
         let exit = known.reap(&mut self.guard, self.spec.leave_background)?;
         let (code, signal) = exit.code_or_signal();
-        let page = progress(worker, Duration::ZERO);
+        let page = progress(worker, known, Duration::ZERO);
         Some(NodeInput::Exited { worker, exit: WorkerExit { code, signal, late: late + began.elapsed(), page } })
     }
 
@@ -167,7 +174,17 @@ impl NodeShell for ProgramShell {
         let living = living.map(|(id, worker)| (NodeSource::Process(*id), worker.process.pidfd()));
         let timers = self.watchdog.iter().map(|watchdog| (NodeSource::Timers, watchdog.fd()));
         let server = self.starter.fds().into_iter().map(|fd| (NodeSource::ForkServer, fd));
-        signals.chain(living).chain(timers).chain(server).chain([(NodeSource::Answers, self.answers.fd())]).collect()
+        let broker = self.scripts.iter().map(|scripts| (NodeSource::Broker, scripts.broker.fd()));
+        let answers = (NodeSource::Answers, self.answers.fd());
+        signals.chain(living).chain(timers).chain(server).chain(broker).chain([answers]).collect()
+    }
+
+    fn socket_directory(&self) -> Option<&Path> {
+        self.scripts.as_ref()?.broker.broker().socket().parent()
+    }
+
+    fn unread(&self) -> Option<NodeSource> {
+        self.scripts.as_ref().filter(|scripts| scripts.broker.has_more()).map(|_| NodeSource::Broker)
     }
 
     /// Returns when the fork server or a timer of a worker is due.
@@ -189,17 +206,20 @@ impl NodeShell for ProgramShell {
         match source {
             NodeSource::Signals => {
                 let signals = self.signals.as_mut().map(Signals::take).unwrap_or_default();
-                inputs.extend(signals.into_iter().filter_map(|signal| self.signalled(signal)));
+                for signal in signals {
+                    inputs.extend(self.signalled(signal));
+                }
             }
             NodeSource::Process(worker) => inputs.extend(self.reap(worker, late)),
             NodeSource::ForkServer => {
                 self.starter.advance(&mut self.guard);
                 self.tell_start();
+                self.start_waiting();
                 inputs.append(&mut self.pending);
             }
             NodeSource::Timers => self.look_at_timers(inputs),
             NodeSource::Answers => inputs.extend(self.answers.take()),
-            NodeSource::Broker => {}
+            NodeSource::Broker => self.read_broker(inputs),
         }
     }
 
@@ -213,14 +233,15 @@ impl NodeShell for ProgramShell {
             }
             NodeEffect::ClearGroup { keep_background } => self.clear(keep_background),
             NodeEffect::Signal { worker, signal } => self.signal(worker, signal),
-            NodeEffect::ReadEvidence { worker } => {
+            NodeEffect::ReadEvidence { worker } if self.scripts.is_none() => {
                 let evidence = WorkerEvidence::default();
                 self.pending.push(NodeInput::Evidence { worker, evidence });
             }
             NodeEffect::CollectStacks { round, workers, limit } => self.collect_stacks(round, &workers, limit),
             NodeEffect::ReadPages => self.look_for_progress(),
-            // About ENN's own workers, their broker and their checkpoints, or the owner loop's.
+            // About workers that may attach, their broker and their checkpoints.
             NodeEffect::LookAtRun(_)
+            | NodeEffect::ReadEvidence { .. }
             | NodeEffect::Admit { .. }
             | NodeEffect::Spawn { .. }
             | NodeEffect::SetFlag { .. }
@@ -234,8 +255,9 @@ impl NodeShell for ProgramShell {
             | NodeEffect::LinkLogs { .. }
             | NodeEffect::Persist { .. }
             | NodeEffect::Release { .. }
-            | NodeEffect::Keep { .. }
-            | NodeEffect::Report(_)
+            | NodeEffect::Keep { .. } => self.carry_out_for_scripts(effect),
+            // The owner loop's.
+            NodeEffect::Report(_)
             | NodeEffect::Journal(_)
             | NodeEffect::CutLink { .. }
             | NodeEffect::RejoinMembership
@@ -267,7 +289,7 @@ impl ProgramShell {
                 cgroup: self.cgroup.as_ref(),
                 starter: &mut self.starter,
             };
-            match ProgramWorker::start(&self.spec, round, ranks, means) {
+            match ProgramWorker::start(&self.spec, &ProgramSeat::of_round(round, ranks), means) {
                 Ok(started) => {
                     let pid = started.process.pid();
                     let forked = started.is_held();
@@ -288,7 +310,7 @@ impl ProgramShell {
     }
 
     /// Tells what there is to say of how the workers are started, and whether they wait for it.
-    fn tell_start(&mut self) {
+    pub(super) fn tell_start(&mut self) {
         if let Some(Ready { modules, seconds, warm, .. }) = self.starter.take_ready() {
             self.pending.push(NodeInput::Notice(EventKind::Preloaded { modules, seconds, warm }));
         }
@@ -299,8 +321,13 @@ impl ProgramShell {
         }
     }
 
-    fn signal(&self, worker: WorkerId, signal: EndSignal) {
+    fn signal(&mut self, worker: WorkerId, signal: EndSignal) {
+        let stopped_by = self.note_signalled(worker);
         let Some(worker) = self.workers.get(&worker) else { return };
+        let signal = match (signal, stopped_by) {
+            (EndSignal::Terminate, Some(asked)) => EndSignal::Request(asked),
+            (signal, _) => signal,
+        };
         match signal {
             EndSignal::Terminate => worker.process.signal(Signal::SIGTERM),
             EndSignal::Kill => worker.process.signal(Signal::SIGKILL),
@@ -311,7 +338,7 @@ impl ProgramShell {
     }
 
     /// After a round's workers: what they left behind is killed, unless it may live on; what they wrote is shown.
-    fn clear(&mut self, keep_background: bool) {
+    pub(crate) fn clear(&mut self, keep_background: bool) {
         if !keep_background {
             if let Some(cgroup) = &self.cgroup {
                 cgroup.kill();
@@ -335,7 +362,7 @@ impl ProgramShell {
         }
         let idle = self.progress_at.elapsed();
         let living = self.workers.iter().filter(|(_, worker)| worker.process.exit().is_none());
-        let pages = living.map(|(id, _)| progress(*id, idle)).collect();
+        let pages = living.map(|(id, worker)| progress(*id, worker, idle)).collect();
         self.pending.push(NodeInput::Pages(pages));
     }
 
@@ -395,7 +422,8 @@ fn warning(message: String) -> NodeInput {
     NodeInput::Notice(EventKind::Warned { message })
 }
 
-/// Returns what is known of a worker that has no control page.
-fn progress(worker: WorkerId, idle: Duration) -> WorkerProgress {
-    WorkerProgress { worker, phase: 0, step: 0, waited: Duration::ZERO, idle }
+/// Returns what is known of a worker that has no control page. `idle` is the time since any of them showed a sign of progress.
+fn progress(id: WorkerId, worker: &ProgramWorker, idle: Duration) -> WorkerProgress {
+    let Page { phase, step, at } = worker.page;
+    WorkerProgress { worker: id, phase: phase as u32, step, waited: Duration::ZERO, idle: idle.min(at.elapsed()) }
 }

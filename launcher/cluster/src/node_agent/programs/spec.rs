@@ -14,6 +14,19 @@ pub struct Command {
     pub args: Vec<OsString>,
 }
 
+/// How workers that fail are replaced (`--on-failure replace`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplaceSpec {
+    /// Spares of this node.
+    pub spares: u32,
+    /// Each spare is for one device, and takes it before it has a seat.
+    pub warm_device: bool,
+    /// Workers with which a round goes on at once while others are missing.
+    pub workers_min: u32,
+    /// Short directory for the broker's socket, e.g. /tmp.
+    pub socket_parent: PathBuf,
+}
+
 /// Everything the group of a node needs.
 #[derive(Debug, Clone)]
 pub struct GroupSpec {
@@ -48,6 +61,8 @@ pub struct GroupSpec {
     pub limits: GroupLimits,
     /// Time between TERM and KILL.
     pub grace: Duration,
+    /// A worker that fails is replaced while the others live; `None`: all restart.
+    pub replace: Option<ReplaceSpec>,
     /// Whether the launcher ends with the failed worker's own code (`--propagate-exit`).
     pub propagate_exit: bool,
     /// Whether what the workers started and left behind outlives a run that ended well (`--leave-background`).

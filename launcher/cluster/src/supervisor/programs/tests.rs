@@ -39,6 +39,7 @@ impl Rig {
             on_failure: Recovery::Restart,
             max_restarts,
             spares: 0,
+            spares_are_bound: false,
             evict_stragglers: false,
             straggler_window: at(5),
             regroup_wait: at(5),

@@ -1,0 +1,131 @@
+//! Programs whose workers are replaced while the others live (`enn run --on-failure replace`).
+
+use super::{
+    GroupOutcome,
+    owner_loop::{END_WAIT_MAX, LoopEnd, OwnerLoop},
+};
+use crate::{
+    node_agent::{
+        AgentError,
+        effect::NodeEnd,
+        programs::{GroupSpec, ProgramShell, ReplaceSpec, Requests},
+    },
+    rendezvous::{RoundEnd, RunEnd as GroupRunEnd},
+    supervisor::{
+        effect::{RunEnd, RunOutcome},
+        settings::{Contract, RunSettings},
+    },
+};
+use enn_common::{
+    config::train::Recovery,
+    failure::Failure,
+    wire::node_agent::{RunEnding, StopSignal},
+};
+use std::time::Duration;
+
+/// Time between two looks at who waits for whom.
+const STRAGGLER_WINDOW: Duration = Duration::from_secs(10);
+
+/// Returns the settings of a run whose workers are replaced, from those of one in which all restart.
+pub(super) fn run_settings(run: RunSettings, replace: &ReplaceSpec) -> RunSettings {
+    RunSettings {
+        contract: Contract::Script,
+        workers_min: replace.workers_min,
+        on_failure: Recovery::Reform,
+        spares: replace.spares,
+        spares_are_bound: replace.warm_device,
+        straggler_window: STRAGGLER_WINDOW,
+        ..run
+    }
+}
+
+impl OwnerLoop<'_, ProgramShell> {
+    /// Runs until the run is over for this node, and until what its workers wrote is read.
+    pub(super) fn run_scripts(mut self, spec: &GroupSpec) -> Result<GroupOutcome, AgentError> {
+        let end = self.run_until_scripts_end();
+        let (stopped_by, second) = self.shell.scripts.as_ref().map_or((None, false), |scripts| {
+            (scripts.stopped_by, scripts.is_stopped_twice)
+        });
+        let others = end.as_ref().ok().and_then(|end| self.end_leading(end));
+        let has_ended_well = matches!(&end, Ok(LoopEnd::Led(RunOutcome { end: RunEnd::Finished, .. })));
+        self.shell.clear(spec.leave_background && has_ended_well);
+        let waited = self.shell.end(Requests { first: stopped_by, second }, &mut *self.emit)?;
+        let output_lost = self.shell.output_lost();
+        if let Some(rendezvous) = others {
+            rendezvous.await_end(END_WAIT_MAX);
+        }
+        let failure = self.shell.scripts.take().and_then(|scripts| scripts.failure);
+        let ended = EndedScripts { failure, membership: self.group_end.take(), host: &spec.rendezvous.host };
+        let (end, rounds, restarts) = ended.end(end?)?;
+        Ok(GroupOutcome { end, rounds, restarts, stopped_by: waited.first, output_lost })
+    }
+
+    fn run_until_scripts_end(&mut self) -> Result<LoopEnd, AgentError> {
+        loop {
+            self.drive();
+            if let Some(error) = self.failure.take().or_else(|| self.shell.failure.take()) {
+                return Err(error);
+            }
+            if let Some(end) = self.ended() {
+                return Ok(end);
+            }
+            self.wait()?;
+        }
+    }
+}
+
+/// What is known of the end of a run besides what the supervisor says.
+struct EndedScripts<'a> {
+    /// The newest failure on this node.
+    failure: Option<Box<Failure>>,
+    /// How the run ended for the membership.
+    membership: Option<GroupRunEnd>,
+    host: &'a str,
+}
+
+impl EndedScripts<'_> {
+    /// Returns how the run ended, its rounds and its restarts.
+    fn end(self, end: LoopEnd) -> Result<(GroupRunEnd, u64, u32), AgentError> {
+        Ok(match end {
+            LoopEnd::Led(RunOutcome { end, rounds, restarts, .. }) => {
+                let end = match end {
+                    RunEnd::Finished | RunEnd::HandedOff => GroupRunEnd::Finished,
+                    RunEnd::Stopped(signal) => self.stopped(signal),
+                    RunEnd::Failed { cause } | RunEnd::CheckpointsUnusable { error: cause, .. } => self.failed(cause),
+                };
+                (end, rounds, restarts)
+            }
+            LoopEnd::Followed(end) => {
+                let end = match end {
+                    NodeEnd::Ended(RunEnding::Finished) | NodeEnd::Drained => GroupRunEnd::Finished,
+                    NodeEnd::Ended(RunEnding::Stopped { signal }) | NodeEnd::Stopped(signal) => self.stopped(signal),
+                    NodeEnd::Ended(RunEnding::Failed { cause }) | NodeEnd::Failed(cause) => self.failed(cause),
+                    NodeEnd::Group(_) => return Err(AgentError::LeadLost),
+                };
+                (end, 0, 0)
+            }
+            LoopEnd::NotPrepared => return Err(AgentError::LeadLost),
+        })
+    }
+
+    fn stopped(&self, signal: StopSignal) -> GroupRunEnd {
+        GroupRunEnd::Stopped { by: format!("{} on {}", signal.name(), self.host) }
+    }
+
+    fn failed(self, reason: String) -> GroupRunEnd {
+        match self.membership {
+            Some(
+                end @ (GroupRunEnd::TimedOut { .. }
+                | GroupRunEnd::LeaderLost { .. }
+                | GroupRunEnd::Refused { .. }
+                | GroupRunEnd::Failed { .. }),
+            ) => end,
+            Some(GroupRunEnd::Finished | GroupRunEnd::Stopped { .. }) | None => {
+                // A worker of another node may have failed: this one knows nothing of it but the reason.
+                let elsewhere = || Box::new(Failure { message: Some(reason.clone()), ..Failure::default() });
+                let end = RoundEnd::Failed(self.failure.unwrap_or_else(elsewhere));
+                GroupRunEnd::Failed { end, reason }
+            }
+        }
+    }
+}
