@@ -83,8 +83,8 @@ def main() -> int:
     if mode == "expect":
         print(*expected_of(world, arguments), sep="\n")
         return 0
-    expected = expected_of(world, arguments)
     found, seconds = disturbed(world, kills, [*arguments, *MODES[mode]], seed=kills)
+    expected = expected_of(world, arguments)
     is_equal = found == expected
     print(f"{mode}: {kills} kills on {world}: bits {'equal' if is_equal else 'DIFFERENT'}", *found, sep="\n  ")
     ordered = sorted(seconds)
