@@ -21,7 +21,7 @@ from .buffers import BufferCopy, Buffers
 from .errors import ElasticError, Interrupted
 from .guard import STEPS_AHEAD, Guard
 from .late_look import LateLook, first_change
-from .seat_memory import CONTRIBUTED, DONE, SeatMemory
+from .seat_memory import CONTRIBUTED, DONE, Packer, SeatMemory
 
 OPEN = "open"
 APPLYING = "applying"
@@ -73,6 +73,7 @@ class Steps:
         self._directory = directory
         self._hooks = []
         self._late_look = LateLook()
+        self._packer = Packer()
         self._first_changes: dict[int, str | None] = {}
         self._memory: SeatMemory | None = None
         self._memory_of = None
@@ -211,7 +212,7 @@ class Steps:
         self._buffers.capture(copy)
         streams = random_streams.capture()
         self._contributions[position % self._slots] = Private(position, streams, copy, is_done=False)
-        self._record(position, CONTRIBUTED, copy, {"streams": streams})
+        self._record(position, CONTRIBUTED, copy, streams, None)
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if not self.is_active:
@@ -395,7 +396,7 @@ class Steps:
         self.position = position
         self.has_state = True
         if for_successor:
-            self._record(position, DONE, copy, {"streams": snapshot.private.streams, "values": snapshot.values})
+            self._record(position, DONE, copy, snapshot.private.streams, snapshot.values)
         if self._is_ahead and self.is_active:
             self._guard.mark_end(position)
             self._pending.append(snapshot)
@@ -403,15 +404,15 @@ class Steps:
             self._applied = snapshot
             self._unpublished = position
 
-    def _record(self, position: int, kind: int, copy: BufferCopy, rest: dict) -> None:
+    def _record(self, position: int, kind: int, copy: BufferCopy, streams: dict, values: bytes | None) -> None:
         """Writes a record for a successor. The buffers of one that is made in backward are there before others can need them."""
         if self._memory is None:
             return
-        packed = seat_memory.pack(rest)
+        packed = self._packer.pack(streams, values)
         target = self._memory.buffers(position, kind)
         if target.numel():
             target.copy_(copy.flat, non_blocking=True)
-        self._memory.write(position, kind, packed, has_buffers=kind == CONTRIBUTED or not self._buffers.is_on_device)
+        self._memory.write(position, kind, *packed, has_buffers=kind == CONTRIBUTED or not self._buffers.is_on_device)
 
     def _publish(self) -> None:
         """The device has done the last step, so the buffers of its record are there."""
@@ -457,8 +458,8 @@ class Steps:
         copies = [None if record is None or record[0] is None else self._buffers.from_bytes(record[0]) for record in records]
         if not known or copies == [None, None]:
             return None, None
-        rest = seat_memory.unpack(known[0][1])
-        return Private(position, rest["streams"], copies[0] or copies[1], is_done=copies[0] is not None), rest.get("values")
+        _, streams, values = known[0]
+        return Private(position, streams, copies[0] or copies[1], is_done=copies[0] is not None), values
 
     def restore_private(self, private: Private) -> None:
         """Gives this process what its seat had."""
