@@ -198,7 +198,7 @@ class Enn(Tool):
     variant = "with_enn.py"
     imports = "enn.elastic"
     has_spares = True
-    setup = "spares that have imported torch; nothing is written"
+    setup = "enn run --on-failure replace --spares; no checkpoints"
 
     def environment(self) -> dict[str, str]:
         return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])}
@@ -214,17 +214,12 @@ class Enn(Tool):
 
     def binary(self) -> str:
         directory = os.environ.get("ENN_BIN_DIR") or str(ROOT / "target" / "release")
-        return str(Path(directory) / "agent_under_test")
+        return str(Path(directory) / "enn")
 
     def launch(self, job: Job) -> None:
-        worker = job.folder / "worker.sh"
-        words = " ".join([sys.executable, *self.script(job)])
-        worker.write_text(f"#!/bin/sh\nexec {words}\n")
-        worker.chmod(0o700)
-        (job.folder / "run").mkdir()
-        options = ["policy=reform", "contract=script", f"spares={job.spares}"]
-        command = [self.binary(), str(job.folder / "run"), str(job.workers), str(RESTARTS_MAX), "5", str(worker), *options]
-        job.start("supervisor", command, self.variables())
+        flags = ["--standalone", "--json", f"--runs-dir={job.folder}", "--on-failure=replace", f"--spares={job.spares}"]
+        flags += [f"--nproc-per-node={job.workers}", f"--max-restarts={RESTARTS_MAX}"]
+        job.start("supervisor", [self.binary(), "run", *flags, *self.script(job)], self.variables() | {"PYTHON_EXEC": sys.executable})
 
     def is_ready(self, job: Job) -> bool:
         text = (job.folder / "supervisor.out").read_text()
