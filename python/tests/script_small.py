@@ -28,6 +28,17 @@ def wait_for_go():
         time.sleep(0.005)
 
 
+def die_together():
+    """Ends all ranks at once, when the last checkpoint is whole."""
+    while not os.path.exists(os.path.join(os.environ["ENN_TEST_CHECKPOINTS"], "step-20-0", ".metadata")):
+        time.sleep(0.005)
+    leave(f"died-{elastic.rank()}")
+    while not all(os.path.exists(os.path.join(DIRECTORY, f"died-{rank}")) for rank in range(elastic.world_size())):
+        time.sleep(0.005)
+    leave("died-all")
+    os._exit(1)
+
+
 def main():
     if MODE == "release":
         del torch_private.RELEASES[tuple(int(part) for part in torch.__version__.split(".")[:2])]
@@ -40,6 +51,8 @@ def main():
     if MODE == "value":
         elastic.State(model=model, lock=sys.stdout)
     state = elastic.State(model=model, optimizer=optimizer, losses=[])
+    if MODE == "dies":
+        state.checkpoint(every=10, dir=os.environ["ENN_TEST_CHECKPOINTS"])
 
     @elastic.run(state)
     def train(state):
@@ -57,6 +70,8 @@ def main():
             if MODE == "fails" and state.step == 7 and not os.path.exists(os.path.join(DIRECTORY, "failed")) and elastic.rank() == 1:
                 leave("failed")
                 raise ValueError("a mistake of the script")
+            if MODE == "dies" and state.step == 25 and not os.path.exists(os.path.join(DIRECTORY, "died-all")):
+                die_together()
             if MODE == "hangs" and state.step == 7 and elastic.rank() == 1:
                 leave("hanging")
                 time.sleep(8)

@@ -46,21 +46,27 @@ class Supervisor:
 
     Survivors of a death go on in the next round with a spare, or with a new process, in the empty seat. `orders` are faults of `faults.py`.
 
+    Ranks are spread over `nodes`, a spare is on the first one.
+
     `log` has (seconds, event, …) of what happened.
     """
 
-    def __init__(self, script: str, world: int, spares: int = 0, environment: dict | None = None, arguments=(), spares_of=(), orders=()):
+    def __init__(
+        self, script: str, world: int, spares: int = 0, environment: dict | None = None, arguments=(), spares_of=(), orders=(), nodes: int = 1
+    ):
         self.directory = tempfile.TemporaryDirectory(prefix="enn-test-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
         self.root = Path(self.directory.name)
         self.script = script
         self.arguments = list(arguments)
         self.world = world
+        self.nodes = nodes
         self.environment = environment or {}
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(self.root / "s"))
         self.listener.listen()
-        (self.root / "seats").mkdir()
+        for node in range(nodes):
+            self.seats_of(node).mkdir()
         (self.root / "orders").write_text("".join(json.dumps(order) + "\n" for order in orders))
         self.round = 0
         self.source: dict | None = None
@@ -182,6 +188,10 @@ class Supervisor:
             if other.round == self.round and other.seat is not None:
                 self._send(other, "broken", round=self.round, reason=reason)
 
+    def seats_of(self, node: int) -> Path:
+        """Returns the folder of the seats of a node. All ranks run on this machine; nodes differ in their folders alone."""
+        return self.root / (f"seats-{node}" if node else "seats")
+
     # How it works.
 
     def _start(self, seat: int | None, device: int | None = None) -> None:
@@ -192,7 +202,7 @@ class Supervisor:
             "OMP_NUM_THREADS": "1",
             "ENN_SCRIPT_SOCKET": str(self.root / "s"),
             "ENN_WORKER_ID": str(number),
-            "ENN_SEAT_DIR": str(self.root / "seats"),
+            "ENN_SEAT_DIR": str(self.seats_of((seat or 0) * self.nodes // self.world)),
             "ENN_TEST_DIR": str(self.root),
             "ENN_TEST_GO": str(self.root / "go"),
         }

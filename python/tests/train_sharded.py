@@ -66,7 +66,10 @@ def build():
 def shard(model):
     replicas = OPTIONS["replicas"]
     world = elastic.world_size()
-    mesh = init_device_mesh("cpu", (replicas, world // replicas) if replicas > 1 else (world,))
+    if replicas > 1:
+        mesh = init_device_mesh("cpu", (replicas, world // replicas), mesh_dim_names=("replicate", "shard"))
+    else:
+        mesh = init_device_mesh("cpu", (world,))
     for layer in model:
         if any(True for _ in layer.parameters()):
             fully_shard(layer, mesh=mesh)
@@ -75,7 +78,7 @@ def shard(model):
 
 def main():
     elastic.init("gloo")
-    state = elastic.State(losses=[])
+    state = elastic.State(rows=[])
     if OPTIONS["mirror"]:
         state.mirror(every=OPTIONS["mirror"])
     if OPTIONS["checkpoint"]:
@@ -101,14 +104,14 @@ def main():
             optimizer.step()
             hold("applied", state)
             scheduler.step()
-            state.losses.append(loss.item())
+            state.rows.append(len(rows))
             state.step += 1
             mark(state.step)
         tensors = [*model.parameters(), *(value for one in optimizer.state.values() for value in one.values())]
         return digest(getattr(tensor, "_local_tensor", tensor) for tensor in tensors), digest(model.buffers())
 
     found = train(state)
-    print(f"end rank={elastic.rank()} step={state.step} digests={found} losses={digest([torch.tensor(state.losses)])}", flush=True)
+    print(f"end rank={elastic.rank()} step={state.step} digests={found} rows={len(state.rows)}:{sum(state.rows)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pickle
 import sys
 from dataclasses import dataclass, field
 
+from . import neighbour
 from .errors import ElasticError
 
 MEMORY = "memory"
@@ -26,12 +27,13 @@ class Held:
 @dataclass(frozen=True)
 class Claim:
     """What a rank says. `signature` is the part that it needs; `entry` the position at which its script began, or `None` if it cannot
-    begin anew; `reached` the newest position that it knows of."""
+    begin anew; `reached` the newest position that it knows of; `node` names its node."""
 
     signature: str
     held: list[Held]
     entry: int | None
     reached: int
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Transfer:
 @dataclass
 class Decision:
     """Where all go on: after `position` commits. `path` is that of the checkpoint; `repeated` the number of steps that are done again;
-    `is_replicated` says that each part of the state has two ranks or more."""
+    `is_replicated` says that each part of the state has two ranks or more; `neighbours` is what `neighbour.targets` returns."""
 
     kind: str
     position: int
@@ -55,6 +57,7 @@ class Decision:
     path: str | None = None
     transfers: list[Transfer] = field(default_factory=list)
     repeated: int = 0
+    neighbours: list[int] = field(default_factory=list)
 
 
 def agree(store, rank: int, world: int, claim: Claim, find_checkpoint) -> Decision:
@@ -91,6 +94,7 @@ def decide(claims: list[Claim], checkpoint: tuple[int, str] | None) -> Decision:
     decision = max(options, key=lambda option: option.position)
     needed = [claim.signature for claim in claims]
     decision.is_replicated = all(needed.count(one) > 1 for one in needed)
+    decision.neighbours = neighbour.targets([claim.node for claim in claims])
     decision.repeated = max(0, reached - decision.position)
     return decision
 

@@ -66,10 +66,12 @@ class Checkpoints:
         self._group = dist.new_group(backend="gloo")
         self._is_active = True
 
-    def committed(self, state, position: int, streams: dict, buffers: BufferCopy) -> None:
-        """A step is done. If a checkpoint is due, copies the state to the host, and writes it in a thread."""
-        if not self._is_active or state.step == 0 or state.step % self._every:
-            return
+    def is_due(self, step: int) -> bool:
+        """Returns whether a checkpoint is to be written after so many steps."""
+        return self._is_active and step > 0 and step % self._every == 0
+
+    def save(self, state, position: int, streams: dict, buffers: BufferCopy) -> None:
+        """Copies the state to the host, and writes it in a thread. `streams` and `buffers` are those of this rank."""
         self.finish()
         record = records.record_of(state, self._rank, position, streams)
         record.buffers = buffers.flat.cpu().numpy().tobytes()
@@ -156,11 +158,11 @@ class Checkpoints:
 
     def committed_plainly(self, state) -> None:
         """A step is done in such a process."""
-        if self._is_active and state.step % self._every == 0:
+        if self.is_due(state.step):
             buffers = Buffers(state._parts.modules.values(), state._parts.trained())
             copy = buffers.new_copy()
             buffers.capture(copy)
-            self.committed(state, state.step, random_streams.capture(), copy)
+            self.save(state, state.step, random_streams.capture(), copy)
 
 
 def _record(path: Path, rank: int) -> Record:

@@ -11,6 +11,7 @@ import torch
 
 from . import mirror_memory, records, shards, torch_private, transfer
 from .mirror_memory import MirrorFile, MirrorRecord
+from .neighbour import Neighbour
 
 
 class Mirror:
@@ -28,9 +29,11 @@ class Mirror:
         self._error: Exception | None = None
         self._pending = None
         self._stream = None
+        self._neighbour: Neighbour | None = None
 
-    def begin_round(self, rank: int, signature: str, position: int) -> None:
-        """The rank stands after `position` commits; copies of later steps count no more."""
+    def begin_round(self, rank: int, signature: str, position: int, neighbour: Neighbour | None) -> None:
+        """The rank stands after `position` commits; copies of later steps count no more. `neighbour` takes second copies."""
+        self._neighbour = neighbour
         if rank != self._rank:
             self.close()
             self._rank = rank
@@ -38,7 +41,7 @@ class Mirror:
         self._pending = None
         self._slot = 1
         for record in mirror_memory.records(self._directory):
-            if record.rank == rank and record.position > position:
+            if record.position > position:
                 mirror_memory.invalidate(record)
             elif record.rank == rank and record.position == position:
                 self._slot = int(record.path.name.rsplit("-", 1)[1])
@@ -52,8 +55,11 @@ class Mirror:
         """Returns the tensors of a copy in a file that this process has open."""
         return next((file.flat for file in self._files if file is not None and file.path == record.path), None)
 
-    def before_step(self) -> None:
-        """An optimizer is about to change the tensors: the device does so after the copy of the last step."""
+    def before_step(self, position: int) -> None:
+        """The step that leads to `position` is about to change the tensors: the device does so after the copy of an earlier step."""
+        if self._neighbour is not None and (position + 1) % self._every == 0:
+            # What this rank contributes next lets others overwrite the older one of their copies.
+            self._neighbour.wait()
         if self._pending is not None:
             torch.cuda.current_stream().wait_event(self._pending[0])
 
@@ -62,14 +68,20 @@ class Mirror:
         if self._pending is not None:
             _, slot, record = self._pending
             self._pending = None
-            self._files[slot].end(record.rank, self._signature, record.position, records.pack(record))
+            self._end(slot, record)
+
+    def _end(self, slot: int, record: records.Record) -> None:
+        self._files[slot].end(self._rank, self._signature, record.position, records.pack(record))
+        if self._neighbour is not None:
+            self._neighbour.send(self._files[slot], slot)
 
     def committed(self, position: int, private) -> None:
         """A step is done. `private` has this rank's random states and buffers after it."""
         if self._files[0] is None and self._preparing is None:
             # The optimizers' states exist from the first step on.
             size = self._size(private)
-            self._preparing = threading.Thread(target=self._prepare, args=(size,), name="enn-mirror", daemon=True)
+            device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+            self._preparing = threading.Thread(target=self._prepare, args=(size, device), name="enn-mirror", daemon=True)
             self._preparing.start()
         if position % self._every == 0:
             self._copy(position, private)
@@ -80,11 +92,14 @@ class Mirror:
     def _size(self, private) -> int:
         return transfer.total_bytes(self._tensors(private))
 
-    def _prepare(self, size: int) -> None:
+    def _prepare(self, size: int, device: int | None) -> None:
         try:
+            if device is not None:
+                # A thread begins with device 0.
+                torch.cuda.set_device(device)
             for slot in (0, 1):
                 path = mirror_memory.path_of(self._directory, self._rank, slot)
-                self._files[slot] = MirrorFile(path, size, torch.cuda.is_initialized())
+                self._files[slot] = MirrorFile(path, size, device is not None)
         except Exception as error:
             self._error = error
 
@@ -97,7 +112,7 @@ class Mirror:
         record = records.record_of(self._state, self._rank, position, private.streams)
         if not torch.cuda.is_initialized():
             torch_private.copy_tensors(targets, tensors)
-            self._files[slot].end(self._rank, self._signature, position, records.pack(record))
+            self._end(slot, record)
         else:
             self._pending = (self._copy_beside(targets, tensors), slot, record)
         self._slot = slot
@@ -117,7 +132,7 @@ class Mirror:
             raise self._error
         if self._files[0].tensor_bytes != size:
             self._close_files()
-            self._prepare(size)
+            self._prepare(size, torch.cuda.current_device() if torch.cuda.is_initialized() else None)
             if self._error is not None:
                 raise self._error
 
@@ -126,6 +141,12 @@ class Mirror:
             if file is not None:
                 file.close()
         self._files = [None, None]
+
+    def leave_round(self) -> None:
+        """The groups of the round are no more."""
+        if self._neighbour is not None:
+            self._neighbour.leave()
+        self._neighbour = None
 
     def close(self) -> None:
         """Lets go of the files, which stay for a successor in the seat."""
@@ -138,6 +159,9 @@ class Mirror:
     def remove(self) -> None:
         """Removes the copies: the training is over."""
         rank = self._rank
+        if self._neighbour is not None:
+            self._neighbour.remove()
+        self._neighbour = None
         self.close()
         for slot in (0, 1) if rank is not None else ():
             mirror_memory.path_of(self._directory, rank, slot).unlink(missing_ok=True)

@@ -55,7 +55,7 @@ class MirrorFile:
                 f"{path} needs {tensor_bytes >> 20} MiB for the mirror of this rank, and cannot get them: {error.strerror}. Mirrors lie in the "
                 "memory file system of the launcher's sockets: give it more room, or call state.checkpoint() instead of state.mirror()"
             ) from None
-        self.flat = _mapped(self._descriptor, tensor_bytes)
+        self.flat = _mapped(self._descriptor, tensor_bytes, at_once=False)
         self._is_registered = on_device and torch_private.register_host_memory(self.flat)
 
     def begin(self) -> torch.Tensor:
@@ -83,10 +83,10 @@ class MirrorFile:
         os.close(self._descriptor)
 
 
-def _mapped(descriptor: int, size: int) -> torch.Tensor:
+def _mapped(descriptor: int, size: int, at_once: bool) -> torch.Tensor:
     if size == 0:
         return torch.empty(0, dtype=torch.uint8)
-    flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+    flags = mmap.MAP_SHARED | (getattr(mmap, "MAP_POPULATE", 0) if at_once else 0)
     memory = mmap.mmap(descriptor, size, flags=flags, offset=_HEADER_BYTES)
     return torch.frombuffer(memory, dtype=torch.uint8)
 
@@ -98,11 +98,12 @@ def path_of(directory: Path, rank: int, slot: int) -> Path:
 
 def records(directory: Path) -> list[MirrorRecord]:
     """Returns the whole copies in a directory."""
-    found = [_record(path) for path in sorted(directory.glob(_NAME.format(rank="*", slot="*")))]
+    found = [record(path) for path in sorted(directory.glob(_NAME.format(rank="*", slot="*")))]
     return [one for one in found if one is not None]
 
 
-def _record(path: Path) -> MirrorRecord | None:
+def record(path: Path) -> MirrorRecord | None:
+    """Returns what is in a file, if it is whole."""
     try:
         with open(path, "rb") as file:
             header = file.read(_HEADER_BYTES)
@@ -118,15 +119,15 @@ def _record(path: Path) -> MirrorRecord | None:
     return MirrorRecord(path, rank, signature.decode(), position, tensor_bytes, rest_bytes)
 
 
-def read(record: MirrorRecord, with_tensors: bool = True) -> tuple[torch.Tensor | None, bytes]:
+def read(found: MirrorRecord, with_tensors: bool = True) -> tuple[torch.Tensor | None, bytes]:
     """Returns the tensors (uint8, mapped), unless they are not wanted, and the rest of a copy."""
-    with open(record.path, "r+b") as file:
-        flat = _mapped(file.fileno(), record.tensor_bytes) if with_tensors else None
-        rest = os.pread(file.fileno(), record.rest_bytes, _HEADER_BYTES + record.tensor_bytes)
+    with open(found.path, "r+b") as file:
+        flat = _mapped(file.fileno(), found.tensor_bytes, at_once=True) if with_tensors else None
+        rest = os.pread(file.fileno(), found.rest_bytes, _HEADER_BYTES + found.tensor_bytes)
     return flat, rest
 
 
-def invalidate(record: MirrorRecord) -> None:
+def invalidate(found: MirrorRecord) -> None:
     """Makes a copy count no more."""
-    with open(record.path, "r+b") as file:
+    with open(found.path, "r+b") as file:
         os.pwrite(file.fileno(), _POSITION.pack(_BEING_WRITTEN), _FIELDS.size)

@@ -5,7 +5,7 @@ import pickle
 from . import random_streams, transfer
 from .buffers import BufferCopy
 from .small_parts import to_host
-from .steps import Private, Snapshot
+from .steps import Private, Snapshot, state_sizes
 
 
 class Record:
@@ -42,12 +42,9 @@ def unpack(data: bytes) -> Record:
 def put_back(steps, record: Record, rank: int, buffers: BufferCopy | None) -> None:
     """Completes a state whose tensors are those of the record already. A rank other than the record's has its random states from its seat."""
     if record.rank == rank and buffers is not None:
-        snapshot = Snapshot(record.position, record.step, record.parts, record.values, is_entry=False)
+        snapshot = Snapshot(record.position, record.step, record.parts, record.values, is_entry=False, sizes=state_sizes(steps._parts))
         snapshot.private = Private(record.position, record.streams, buffers, is_done=True)
-        steps.snapshot = snapshot
-        steps.position = record.position
-        steps.has_state = True
-        steps.restore_own()
+        steps.adopt(snapshot)
         return
     if buffers is not None:
         steps._buffers.restore(buffers)

@@ -230,6 +230,8 @@ class Recovery:
             torch.cuda.synchronize()
         self._steps.resolve()
         is_whole = self._steps.leave()
+        step = self._steps.position
+        self._state._checkpoints.leave_round()
         self._groups.forget()
         self._state._parts.drop_gradients()
         if self._steps.sharded is not None:

@@ -1,5 +1,6 @@
 """Modules and optimizers whose parameters are sharded: they live as long as the round, and get their state when they are made."""
 
+import os
 import pickle
 
 import torch
@@ -11,6 +12,7 @@ from .errors import ElasticError
 from .messages import Seat
 from .mirror import Mirror
 from .mirror_memory import MirrorRecord
+from .neighbour import Neighbour
 from .records import Record
 from .steps import VERDICT_SECONDS_MAX
 from .verdict import Verdict
@@ -50,11 +52,7 @@ class Sharded:
 
     def begin_again(self) -> None:
         """The training function is about to be entered again: it begins as if it were the first time."""
-        steps = self._steps
-        steps.snapshot = self._entry
-        steps.position = self._entry.position
-        steps.has_state = True
-        steps.restore_own()
+        self._steps.adopt(self._entry)
 
     def join(self, parts: dict, seat: Seat) -> None:
         """Gives the parts that the training function has made the state with which the round goes on."""
@@ -74,7 +72,9 @@ class Sharded:
         if decision.is_replicated:
             self._verdict = Verdict(groups.store, self._worker.interruption, groups.device, steps.position)
         if self._mirror is not None:
-            self._mirror.begin_round(seat.rank, self._signature, steps.position)
+            chosen = decision.neighbours
+            neighbour = Neighbour(self._directory, seat.rank, chosen, self._worker.interruption) if chosen else None
+            self._mirror.begin_round(seat.rank, self._signature, steps.position, neighbour)
         self._kept = None
         self.is_joined = True
         self._worker.control.step = steps.position
@@ -96,6 +96,8 @@ class Sharded:
             self._kept = Kept(self._signature, self._state._parts, self._steps.snapshot) if is_whole else None
         self.is_joined = False
         self._verdict = None
+        if self._mirror is not None:
+            self._mirror.leave_round()
         self._state._set_parts(self._base())
         if self._kept is not None and self._is_replicated:
             return self._kept.snapshot.position, True
@@ -109,10 +111,10 @@ class Sharded:
 
     # Steps.
 
-    def before_step(self) -> None:
-        """An optimizer is about to step; the device has not come there yet."""
+    def before_step(self, position: int) -> None:
+        """An optimizer is about to do the step that leads to `position`; the device has not come there yet."""
         if self._mirror is not None:
-            self._mirror.before_step()
+            self._mirror.before_step(position)
 
     def publish(self) -> None:
         """The device has come to the optimizer's step."""
@@ -137,7 +139,7 @@ class Sharded:
         reached = self._reached
         if self._directory is not None:
             reached = max(reached, seat_memory.newest(self._directory))
-        return Claim(self._signature, held, self._entry.position, reached)
+        return Claim(self._signature, held, self._entry.position, reached, f"{os.uname().nodename}:{self._directory}")
 
     def _records(self) -> list[MirrorRecord]:
         return mirror_memory.records(self._directory) if self._directory is not None else []
@@ -170,10 +172,7 @@ class Sharded:
         if kept is not None and kept.signature == self._signature:
             transfer.fit_optimizers(parts.optimizers, kept.layout)
             torch_private.copy_tensors(shards.local_tensors(parts), kept.tensors)
-            steps.snapshot = kept.snapshot
-            steps.position = position
-            steps.has_state = True
-            steps.restore_own()
+            steps.adopt(kept.snapshot)
             return
         found = self._record(self._signature, position, rank)
         flat, record = self._read(found)

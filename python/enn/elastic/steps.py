@@ -36,7 +36,7 @@ class Snapshot:
     `sizes` says for how many parameters each optimizer has a state.
     """
 
-    def __init__(self, position: int, step: int, parts: dict, values: bytes, is_entry: bool, sizes: list[int]):
+    def __init__(self, position: int, step: int, parts: dict, values: bytes, is_entry: bool, sizes: dict[str, int]):
         self.position = position
         self.step = step
         self.parts = parts
@@ -54,6 +54,11 @@ class Private:
         self.streams = streams
         self.buffers = buffers
         self.is_done = is_done
+
+
+def state_sizes(parts) -> dict[str, int]:
+    """Returns for how many parameters each optimizer has a state."""
+    return {name: len(optimizer.state) for name, optimizer in parts.optimizers.items()}
 
 
 class Steps:
@@ -249,7 +254,7 @@ class Steps:
     def _begin_to_apply(self) -> None:
         """Waits until the device has done what was asked, and looks whether that was in a round that is not over."""
         if self.sharded is not None:
-            self.sharded.before_step()
+            self.sharded.before_step(self.position + 1)
         if torch.cuda.is_initialized():
             torch.cuda.current_stream().synchronize()
         if self.sharded is not None:
@@ -328,18 +333,29 @@ class Steps:
             self._look_for_edits()
         self._state._set_step(step)
         self.take_snapshot(self.position + 1, is_entry=False)
-        private = self.snapshot.private
         if self.sharded is not None:
-            self.sharded.committed(self.position, private)
-        self._state._checkpoints.committed(self._state, self.position, private.streams, private.buffers)
+            self.sharded.committed(self.position, self.snapshot.private)
         self.phase = OPEN
         self._control.position = self.position
         if not self._pending:
             self._control.step = self.position
         self._interruption.release()
+        self._save_if_due()
         if self.stop_check is not None and self._control.is_stopping:
             self.stop_check(self.position)
         self._interruption.raise_if_over()
+
+    def _save_if_due(self) -> None:
+        checkpoints = self._state._checkpoints
+        if not checkpoints.is_due(self._state.step):
+            return
+        self._settle_pending()
+        private = self.snapshot.private
+        self._interruption.hold()
+        try:
+            checkpoints.save(self._state, self.position, private.streams, private.buffers)
+        finally:
+            self._interruption.release()
 
     def check_end_of_step(self) -> None:
         """The loop body has ended. Raises `ElasticError` if it has applied a step without counting it."""
@@ -350,7 +366,7 @@ class Steps:
 
     def take_snapshot(self, position: int, is_entry: bool, for_successor: bool = True) -> None:
         """Copies all that is small, in memory and for a successor in this seat."""
-        sizes = [len(optimizer.state) for optimizer in self._parts.optimizers.values()]
+        sizes = state_sizes(self._parts)
         snapshot = Snapshot(position, self._state.step, self._parts.small.capture(), self._parts.pickled_values(), is_entry, sizes)
         copy = self._copies[position % self._slots, DONE]
         self._buffers.capture(copy)
@@ -382,6 +398,14 @@ class Steps:
         if self._unpublished is not None and self._memory is not None and self._buffers.is_on_device:
             self._memory.complete(self._unpublished, DONE)
         self._unpublished = None
+
+    def adopt(self, snapshot: Snapshot) -> None:
+        """Stands where the snapshot was taken; what is larger is there already."""
+        self.snapshot = snapshot
+        self._applied = snapshot
+        self.position = snapshot.position
+        self.has_state = True
+        self.restore_own()
 
     def restore_own(self) -> None:
         """Undoes a step that was discarded."""
