@@ -89,6 +89,10 @@ def _fault_in_recovery(rng: random.Random, number: int, world: int, step: int) -
     return {"id": f"{number}-again", "place": place, "rank": rank, "step": step, "round": first_round, "action": action}
 
 
+# Those under way.
+RUNS: set = set()
+
+
 class Run:
     """A supervisor at work in a folder of its own."""
 
@@ -100,6 +104,7 @@ class Run:
         inside = [order for order in schedule.orders if order["action"] != "outside"]
         (self.marks / "orders").write_text("".join(json.dumps(order) + "\n" for order in inside))
         self.events_path = folder / "events"
+        RUNS.add(self)
         with open(self.events_path, "w") as events, open(folder / "supervisor", "w") as errors:
             self.process = subprocess.Popen(
                 self._command(supervisor), stdout=events, stderr=errors, env=self._environment(), start_new_session=True
@@ -191,6 +196,7 @@ class Run:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        RUNS.discard(self)
 
 
 def _python_path() -> str:
@@ -213,6 +219,7 @@ class Expected:
                 with tempfile.TemporaryDirectory(prefix="enn-schedule-") as folder:
                     run = Run(self._supervisor, schedule, Path(folder))
                     wrong = run.finish()
+                    run.close()
                     self._lines[world] = run.ends()
                     if wrong or len(self._lines[world]) != world:
                         sys.exit(f"an undisturbed run failed: {wrong}\n{_story(run)}")
@@ -275,7 +282,15 @@ def report(result: Result, arguments: argparse.Namespace) -> None:
         print(f"repeat it: {sys.executable} {Path(__file__).name} --supervisor {arguments.supervisor} --seeds {schedule.seed}", flush=True)
 
 
+def end_when_asked(*_: object) -> None:
+    """Asked to end, the program ends its runs first."""
+    for run in list(RUNS):
+        run.process.kill()
+    os._exit(143)
+
+
 def main() -> None:
+    signal.signal(signal.SIGTERM, end_when_asked)
     parser = argparse.ArgumentParser(description="Seeded schedules of faults of a Python training script.")
     parser.add_argument("--supervisor", type=Path, default=Path(os.environ.get("ENN_BIN_DIR") or HERE.parents[1] / "target" / "release") / "enn")
     parser.add_argument("--seeds", default="0:10")
