@@ -45,6 +45,8 @@ pub(crate) struct Scripts {
     rendezvous: Rc<Rendezvous>,
     spec: ReplaceSpec,
     waiting: Vec<WaitingStart>,
+    /// A worker was started: from then on others may wait for each that is started.
+    has_started: bool,
     /// Workers that were signalled: their end is no failure of theirs.
     signalled: BTreeSet<WorkerId>,
     /// The newest failure on this node.
@@ -62,6 +64,7 @@ impl ProgramShell {
             rendezvous,
             spec: spec.clone(),
             waiting: Vec::new(),
+            has_started: false,
             signalled: BTreeSet::new(),
             failure: None,
             stopped_by: None,
@@ -157,12 +160,15 @@ impl ProgramShell {
         scripts.stopped_by
     }
 
-    /// Starts the workers that wait, as far as the fork server lets them: a spare can wait for it longer than one with a seat.
+    /// Starts the workers that wait, as far as the fork server lets them. A spare waits for it; one with a seat only in the first round,
+    /// since the survivors of a failure wait for it.
     pub(super) fn start_waiting(&mut self) {
         let is_loading = self.starter.is_loading();
         let is_expected = self.starter.is_expected();
         let Some(scripts) = &mut self.scripts else { return };
-        let waits = |start: &WaitingStart| is_loading || (is_expected && start.seat.is_none());
+        let is_first = !scripts.has_started;
+        let waits =
+            |start: &WaitingStart| if start.seat.is_some() { is_loading && is_first } else { is_expected };
         let due: Vec<WaitingStart> = scripts.waiting.extract_if(.., |start| !waits(start)).collect();
         for start in due {
             self.start_script(start);
@@ -171,7 +177,8 @@ impl ProgramShell {
 
     fn start_script(&mut self, start: WaitingStart) {
         let WaitingStart { worker, seat, local_rank } = start;
-        let Some(scripts) = &self.scripts else { return };
+        let Some(scripts) = &mut self.scripts else { return };
+        scripts.has_started = true;
         let broker = scripts.broker.broker();
         let places = ScriptPlaces { socket: broker.script_socket(), seat_dir: broker.seat_dir() };
         let kind = if scripts.spec.warm_device { SpareKind::WithDevice } else { SpareKind::Cold };
