@@ -5,71 +5,30 @@
 use super::{
     program_seat::{ProgramSeat, ScriptSeat, SpareKind, ranks_of, ranks_of_spare},
     program_worker::{self, Means, NotStarted, ProgramWorker},
+    script_services::{Scripts, WaitingStart},
     shell::ProgramShell,
     spec::ReplaceSpec,
 };
 use crate::{
-    node_agent::{
-        broker_reader::BrokerReader, effect::NodeEffect, environment::ScriptPlaces, error::AgentError, input::NodeInput,
-    },
+    node_agent::{effect::NodeEffect, environment::ScriptPlaces, error::AgentError, input::NodeInput},
     rendezvous::Rendezvous,
 };
-use enn_broker::{Broker, BrokerEvent, Command};
+use enn_broker::{BrokerEvent, Command};
 use enn_common::{
     event::EventKind,
-    failure::Failure,
     id::WorkerId,
     wire::{
         message::Assignment,
-        node_agent::{SeatFacts, StopSignal, WorkerEvidence, WorkerFlag},
+        node_agent::{StopSignal, WorkerEvidence, WorkerFlag},
     },
 };
 use nix::sys::signal::Signal;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    rc::Rc,
-    time::Instant,
-};
-
-/// A worker that waits for the fork server.
-#[derive(Debug)]
-struct WaitingStart {
-    worker: WorkerId,
-    seat: Option<SeatFacts>,
-    local_rank: u32,
-}
-
-/// What scripts need besides what any programs do.
-pub(crate) struct Scripts {
-    pub(super) broker: BrokerReader,
-    rendezvous: Rc<Rendezvous>,
-    spec: ReplaceSpec,
-    waiting: Vec<WaitingStart>,
-    /// A worker was started: from then on others may wait for each that is started.
-    has_started: bool,
-    /// Workers that were signalled: their end is no failure of theirs.
-    signalled: BTreeSet<WorkerId>,
-    /// The newest failure on this node.
-    pub(crate) failure: Option<Box<Failure>>,
-    /// Signals that asked the run to stop.
-    pub(crate) stopped_by: Option<Signal>,
-    pub(crate) is_stopped_twice: bool,
-}
+use std::{collections::BTreeMap, rc::Rc, time::Instant};
 
 impl ProgramShell {
     /// Serves a broker, to which the workers may attach. They meet in the store of the rendezvous.
     pub(crate) fn serve_scripts(&mut self, spec: &ReplaceSpec, rendezvous: Rc<Rendezvous>) -> Result<(), AgentError> {
-        self.scripts = Some(Scripts {
-            broker: BrokerReader::new(Broker::serve(&spec.socket_parent)?),
-            rendezvous,
-            spec: spec.clone(),
-            waiting: Vec::new(),
-            has_started: false,
-            signalled: BTreeSet::new(),
-            failure: None,
-            stopped_by: None,
-            is_stopped_twice: false,
-        });
+        self.scripts = Some(Scripts::serve(spec, rendezvous)?);
         Ok(())
     }
 
@@ -167,8 +126,7 @@ impl ProgramShell {
         let is_expected = self.starter.is_expected();
         let Some(scripts) = &mut self.scripts else { return };
         let is_first = !scripts.has_started;
-        let waits =
-            |start: &WaitingStart| if start.seat.is_some() { is_loading && is_first } else { is_expected };
+        let waits = |start: &WaitingStart| if start.seat.is_some() { is_loading && is_first } else { is_expected };
         let due: Vec<WaitingStart> = scripts.waiting.extract_if(.., |start| !waits(start)).collect();
         for start in due {
             self.start_script(start);
