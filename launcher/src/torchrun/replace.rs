@@ -50,7 +50,8 @@ pub(super) fn replace(
     let range = workers_range(own, flags)?;
     if own.on_failure == FailurePolicy::Restart {
         let elastic = range.is_some_and(|(least, most)| least < most);
-        let without = [("--spares", own.spares.is_some()), ("--warm-device", own.warm_device), ("--workers MIN:MAX", elastic)];
+        let without =
+            [("--spares", own.spares.is_some()), ("--warm-device", own.warm_device), ("--workers MIN:MAX", elastic)];
         return match without.into_iter().find(|(_, given)| *given) {
             Some((flag, _)) => Err(RunError::NeedsReplace { flag }),
             None => Ok(None),
@@ -67,7 +68,7 @@ pub(super) fn replace(
     if let Some((second, _, hint)) = unfit.into_iter().find(|(_, given, _)| *given) {
         return Err(RunError::Together { first: "--on-failure replace", second, hint });
     }
-    let spares = own.spares.as_deref().map_or(Ok(0), |text| spares(text))?;
+    let spares = own.spares.as_deref().map_or(Ok(0), spares)?;
     if own.warm_device && spares < workers {
         return Err(RunError::WarmDevices { spares, workers });
     }
