@@ -10,10 +10,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from recovery_cuda import REPEATABLE, ended
+from recovery_cuda import REPEATABLE
 from supervisor import Supervisor
 
 SCRIPT = str(Path(__file__).resolve().parent / "train_sharded_cuda.py")
+
+
+def ended(supervisor: Supervisor) -> list[str]:
+    supervisor.finish(float(os.environ.get("ENN_WAIT", "90")))
+    return supervisor.ends()
 
 
 def lines_of(supervisor: Supervisor, *begins: str) -> None:
@@ -65,12 +70,11 @@ def main() -> int:
     world = int(sys.argv[1]) if len(sys.argv) > 1 else 2
     kills = int(sys.argv[2]) if len(sys.argv) > 2 else 3
     arguments = sys.argv[3:]
-    os.environ.setdefault("ENN_WAIT", "90")
     expected = undisturbed(world, arguments)
     found = disturbed(world, kills, arguments)
     print("\n".join(found))
     print("equal" if found == expected else f"DIFFERENT from {expected}", flush=True)
-    small = [*arguments, "width=512", "depth=2", "rows=512"]
+    small = [*arguments, "width=64", "depth=2", "rows=64"]
     with Supervisor(SCRIPT, world, environment=REPEATABLE, arguments=small) as supervisor:
         expected_small = ended(supervisor)
     is_equal = all_killed(world, small) == expected_small

@@ -157,8 +157,8 @@ def stand_still(supervisor: Supervisor, rank: int) -> None:
         pause(supervisor, 1)
 
 
-def printed(command: list[str]) -> list[str]:
-    environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "OMP_NUM_THREADS": "1"}
+def printed(command: list[str], environment: dict | None = None) -> list[str]:
+    environment = os.environ | (environment or {}) | {"PYTHONPATH": PYTHON_PATH, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     return sorted(line for line in done.stdout.splitlines() if line.startswith("end ")) or [done.stderr]
 

@@ -1,15 +1,21 @@
 """Sharded models (FSDP2, HSDP): a rank is killed at a chosen point, and at the end the shards are those of an undisturbed run, to the bit."""
 
+import json
 import os
+import pickle
 import re
+import shutil
 import signal
+import sys
 import tempfile
 import unittest
+from dataclasses import asdict
 from pathlib import Path
 from unittest import mock
 
 import torch
 import torch.distributed as dist
+
 from enn.elastic import ElasticError, State, agreement, mirror_memory
 from enn.elastic.agreement import Claim, Held, Transfer, decide
 from enn.elastic.interruption import Interruption
@@ -17,6 +23,7 @@ from enn.elastic.mirror_memory import MirrorFile
 from enn.elastic.neighbour import targets
 from enn.elastic.verdict import Verdict
 from supervisor import Supervisor
+from test_recovery import printed
 
 HERE = Path(__file__).resolve().parent
 SHARDED = str(HERE / "train_sharded.py")
@@ -121,7 +128,18 @@ class Sharded(unittest.TestCase):
             with Supervisor(SMALL, 2, arguments=["dies"], environment=environment) as supervisor:
                 supervisor.finish()
                 self.assertEqual(supervisor.ends(), expected)
-                self.assertRegex(supervisor.outputs(), r"goes on after step 20, from the checkpoint \S+step-20-0; 5 steps are repeated")
+                self.assertRegex(supervisor.outputs(), r"goes on after step 20, from the checkpoint step-20-0; 5 steps are repeated")
+
+
+    def test_the_same_file_runs_under_torchrun_and_starts_from_its_checkpoint(self):
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {"ENN_TEST_CHECKPOINTS": folder}
+            command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", SHARDED, "mirror=5"]
+            expected = undisturbed(2)
+            self.assertEqual(printed([*command, "checkpoint=10"], environment), expected)
+            # Of the three whole ones the newest two are kept.
+            shutil.rmtree(Path(folder) / "step-30-0")
+            self.assertEqual(printed([*command, "checkpoint=1000"], environment), expected)
 
 
 class Decisions(unittest.TestCase):
@@ -151,6 +169,16 @@ class Decisions(unittest.TestCase):
             decide([self.claim("a"), self.claim("a", entry=None)], None)
         self.assertEqual(decide([self.claim("a")], None).kind, agreement.ANEW)
 
+
+    def test_what_comes_over_the_store_is_not_unpickled(self):
+        store = dist.HashStore()
+        claim = self.claim("a", Held("a", 23, False))
+        store.set("claim/1", pickle.dumps(claim))
+        with self.assertRaisesRegex(ElasticError, "is not understood"):
+            agreement.agree(store, 0, 2, claim, lambda: None)
+        store.set("claim/1", json.dumps(asdict(claim)))
+        decision = agreement.agree(store, 0, 2, claim, lambda: None)
+        self.assertEqual((decision.kind, decision.position, decision.transfers), (agreement.MEMORY, 23, []))
 
     def test_second_copies_are_on_other_nodes(self):
         self.assertEqual(targets(["a", "a", "b", "b"]), [2, 3, 0, 1])

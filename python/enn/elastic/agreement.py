@@ -1,11 +1,12 @@
 """From which step the ranks of a round go on: each says what it has, one of them decides, all follow.
 
-They talk over the store of the round, before anything is sent over process groups.
+They talk over the store of the round, in JSON, before anything is sent over process groups. Nothing is unpickled that comes from there, and
+a checkpoint is named by its folder in a directory that each rank knows.
 """
 
-import pickle
+import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from . import neighbour
 from .errors import ElasticError
@@ -47,36 +48,53 @@ class Transfer:
 
 @dataclass
 class Decision:
-    """Where all go on: after `position` commits. `path` is that of the checkpoint; `repeated` the number of steps that are done again;
+    """Where all go on: after `position` commits. `checkpoint` names its folder; `repeated` the number of steps that are done again;
     `is_replicated` says that each part of the state has two ranks or more; `neighbours` is what `neighbour.targets` returns."""
 
     kind: str
     position: int
     is_mirror: bool = False
     is_replicated: bool = False
-    path: str | None = None
+    checkpoint: str | None = None
     transfers: list[Transfer] = field(default_factory=list)
     repeated: int = 0
     neighbours: list[int] = field(default_factory=list)
 
 
 def agree(store, rank: int, world: int, claim: Claim, find_checkpoint) -> Decision:
-    """Returns what all ranks do. `find_checkpoint()` returns position and path of the newest whole checkpoint, or `None`; one rank calls it.
+    """Returns what all ranks do. `find_checkpoint()` returns position and folder of the newest whole checkpoint, or `None`; one rank calls it.
 
     Raises `ElasticError` in all ranks if there is nothing to go on with, and `Interrupted` if the round ends before.
     """
-    store.set(f"claim/{rank}", pickle.dumps(claim))
+    store.set(f"claim/{rank}", json.dumps(asdict(claim)))
     if rank == 0:
-        claims = [pickle.loads(store.get(f"claim/{one}")) for one in range(world)]
+        claims = [_claim_of(store.get(f"claim/{one}")) for one in range(world)]
         try:
-            decided = decide(claims, find_checkpoint())
+            answer = asdict(decide(claims, find_checkpoint()))
         except ElasticError as error:
-            decided = error
-        store.set("decision", pickle.dumps(decided))
-    decided = pickle.loads(store.get("decision"))
-    if isinstance(decided, ElasticError):
-        raise decided
-    return decided
+            answer = {"error": str(error)}
+        store.set("decision", json.dumps(answer))
+    return _decision_of(store.get("decision"))
+
+
+def _claim_of(data: bytes) -> Claim:
+    try:
+        fields = json.loads(data)
+        held = [Held(**one) for one in fields.pop("held")]
+        return Claim(held=held, **fields)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ElasticError(f"what a rank says of its state is not understood: {error}. Do all ranks have the same release of enn?") from None
+
+
+def _decision_of(data: bytes) -> Decision:
+    try:
+        fields = json.loads(data)
+        if "error" in fields:
+            raise ElasticError(fields["error"])
+        transfers = [Transfer(**one) for one in fields.pop("transfers")]
+        return Decision(transfers=transfers, **fields)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ElasticError(f"what rank 0 has decided is not understood: {error}. Do all ranks have the same release of enn?") from None
 
 
 def decide(claims: list[Claim], checkpoint: tuple[int, str] | None) -> Decision:
@@ -130,7 +148,7 @@ def _memory_decision(claims: list[Claim], position: int, holders: dict[str, tupl
 
 
 def _from_file(checkpoint: tuple[int, str] | None) -> Decision | None:
-    return Decision(CHECKPOINT, checkpoint[0], path=checkpoint[1]) if checkpoint is not None else None
+    return Decision(CHECKPOINT, checkpoint[0], checkpoint=checkpoint[1]) if checkpoint is not None else None
 
 
 def _anew(claims: list[Claim]) -> Decision | None:
@@ -145,7 +163,7 @@ def say(decision: Decision, step: int, rank: int) -> None:
     if rank != 0 or (decision.kind == ANEW and not decision.repeated):
         return
     memory = "mirrored memory" if decision.is_mirror else "the memory of the ranks that live"
-    sources = {MEMORY: memory, CHECKPOINT: f"the checkpoint {decision.path}", ANEW: "the beginning of the script"}
+    sources = {MEMORY: memory, CHECKPOINT: f"the checkpoint {decision.checkpoint}", ANEW: "the beginning of the script"}
     number = decision.repeated
     steps = f"{number} step{' is' if number == 1 else 's are'} repeated"
     print(f"enn: training goes on after step {step}, from {sources[decision.kind]}; {steps}", file=sys.stderr, flush=True)

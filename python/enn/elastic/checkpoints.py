@@ -38,11 +38,11 @@ class Checkpoints:
         self._is_active = False
 
     def newest(self) -> tuple[int, str] | None:
-        """Returns position and path of the newest whole checkpoint, or `None`."""
+        """Returns position and folder of the newest whole checkpoint, or `None`."""
         found = self._whole()
         if not found:
             return None
-        return _record(found[-1], 0).position, str(found[-1])
+        return _record(found[-1], 0).position, found[-1].name
 
     def _folders(self) -> list[Path]:
         """Returns the folders of checkpoints, whole or not, the newest last."""
@@ -52,7 +52,7 @@ class Checkpoints:
         return sorted(numbers, key=numbers.get)
 
     def _whole(self) -> list[Path]:
-        return [path for path in self._folders() if (path / _METADATA).exists()]
+        return [path for path in self._folders() if (path / _METADATA).exists() and _is_own(path)]
 
     # Writing.
 
@@ -119,21 +119,26 @@ class Checkpoints:
 
     # Reading.
 
-    def load(self, state, path: str, rank: int) -> tuple[Record, BufferCopy | None]:
-        """Fills modules and optimizers, in all ranks; returns the rest, and the buffers if this rank has written them."""
+    def load(self, state, folder: str, rank: int) -> tuple[Record, BufferCopy | None]:
+        """Fills modules and optimizers, in all ranks; returns the rest, and the buffers if this rank has written them.
+
+        Raises `ElasticError` if there is no such checkpoint of this user.
+        """
         import torch.distributed.checkpoint as dcp
         from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
 
+        path = next((one for one in self._whole() if one.name == folder), None)
+        if path is None:
+            raise ElasticError(f"rank 0 starts from the checkpoint {folder}, and {self.directory} has no whole one of that name here")
         parts = state._parts
         loaded = _state_dicts(parts)
-        dcp.load(loaded, checkpoint_id=path)
+        dcp.load(loaded, checkpoint_id=str(path))
         for name, module in parts.modules.items():
             set_model_state_dict(module, loaded[name])
         for name, optimizer in parts.optimizers.items():
             set_optimizer_state_dict(_owner(parts, name), optimizer, loaded[name])
         parts.drop_gradients()
-        own = Path(path) / f"enn-{rank}"
-        record = _record(Path(path), rank if own.exists() else 0)
+        record = _record(path, rank if (path / f"enn-{rank}").exists() else 0)
         buffers = Buffers(parts.modules.values(), parts.trained()).from_bytes(record.buffers)
         return record, buffers if record.rank == rank else None
 
@@ -147,13 +152,13 @@ class Checkpoints:
         found = [self.newest() if rank == 0 else None]
         dist.broadcast_object_list(found, 0)
         if found[0] is not None:
-            path = found[0][1]
-            record, buffers = self.load(state, path, rank)
+            folder = found[0][1]
+            record, buffers = self.load(state, folder, rank)
             if buffers is not None:
                 Buffers(state._parts.modules.values(), state._parts.trained()).restore(buffers)
             records.put_back_plainly(state, record, record.rank == rank)
             if rank == 0:
-                print(f"enn: training goes on after step {state.step}, from the checkpoint {path}", file=sys.stderr, flush=True)
+                print(f"enn: training goes on after step {state.step}, from the checkpoint {folder}", file=sys.stderr, flush=True)
         self.begin_round(rank, 0)
 
     def committed_plainly(self, state) -> None:
@@ -163,6 +168,11 @@ class Checkpoints:
             copy = buffers.new_copy()
             buffers.capture(copy)
             self.save(state, state.step, random_streams.capture(), copy)
+
+
+def _is_own(path: Path) -> bool:
+    """Returns whether a folder and what is in it belong to this user. DCP and we unpickle what we read."""
+    return all(one.stat().st_uid == os.geteuid() for one in (path, *path.iterdir()))
 
 
 def _record(path: Path, rank: int) -> Record:

@@ -24,6 +24,7 @@ class Mirror:
         self._rank = None
         self._signature = ""
         self._files: list[MirrorFile | None] = [None, None]
+        self._targets: list[tuple[list, list[torch.Tensor]] | None] = [None, None]
         self._slot = 1
         self._preparing: threading.Thread | None = None
         self._error: Exception | None = None
@@ -107,8 +108,8 @@ class Mirror:
         tensors = self._tensors(private)
         self._wait_for_files(transfer.total_bytes(tensors))
         slot = 1 - self._slot
-        flat = self._files[slot].begin()
-        targets = transfer.parts_of(flat, tensors)
+        self._files[slot].begin()
+        targets = self._targets_in(slot, tensors)
         record = records.record_of(self._state, self._rank, position, private.streams)
         if not torch.cuda.is_initialized():
             torch_private.copy_tensors(targets, tensors)
@@ -116,6 +117,15 @@ class Mirror:
         else:
             self._pending = (self._copy_beside(targets, tensors), slot, record)
         self._slot = slot
+
+    def _targets_in(self, slot: int, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Returns the places of the tensors in a file, which are found once."""
+        layout = [(tensor.dtype, tensor.shape) for tensor in tensors]
+        known = self._targets[slot]
+        if known is None or known[0] != layout:
+            known = (layout, transfer.parts_of(self._files[slot].flat, tensors))
+            self._targets[slot] = known
+        return known[1]
 
     def _copy_beside(self, targets: list[torch.Tensor], tensors: list[torch.Tensor]) -> torch.cuda.Event:
         if self._stream is None:
@@ -137,6 +147,7 @@ class Mirror:
                 raise self._error
 
     def _close_files(self) -> None:
+        self._targets = [None, None]
         for file in self._files:
             if file is not None:
                 file.close()

@@ -208,7 +208,7 @@ class Recovery:
         claim = Claim("", [], steps.position if can_begin else None, reached)
         decision = agreement.agree(self._groups.store, seat.rank, seat.world, claim, checkpoints.newest)
         if decision.kind == agreement.CHECKPOINT:
-            record, buffers = checkpoints.load(self._state, decision.path, seat.rank)
+            record, buffers = checkpoints.load(self._state, decision.checkpoint, seat.rank)
             self._held(records.put_back, steps, record, seat.rank, buffers)
         elif steps.snapshot is None:
             self._held(steps.take_snapshot, steps.position, True)

@@ -151,7 +151,7 @@ class Sharded:
         if decision.kind == agreement.ANEW:
             steps.take_snapshot(decision.position, is_entry=True)
         elif decision.kind == agreement.CHECKPOINT:
-            record, buffers = self._state._checkpoints.load(self._state, decision.path, seat.rank)
+            record, buffers = self._state._checkpoints.load(self._state, decision.checkpoint, seat.rank)
             records.put_back(steps, record, seat.rank, buffers)
         else:
             self._restore_from_memory(decision, seat)

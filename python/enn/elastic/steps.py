@@ -113,8 +113,11 @@ class Steps:
 
     def discard_from_now(self) -> None:
         """The round is over: what the device has not begun to apply is not applied. Called by the control thread."""
-        if self._guard is not None:
-            self._guard.discard_from_now()
+        self._guard.discard_from_now()
+
+    def let_go(self) -> None:
+        """All ranks know that the round is over: the device may go on."""
+        self._guard.let_go()
 
     # Rounds.
 
