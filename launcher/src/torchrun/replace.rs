@@ -68,7 +68,7 @@ pub(super) fn replace(
     if let Some((second, _, hint)) = unfit.into_iter().find(|(_, given, _)| *given) {
         return Err(RunError::Together { first: "--on-failure replace", second, hint });
     }
-    let spares = own.spares.as_deref().map_or(Ok(0), |text| spares(text))?;
+    let spares = own.spares.as_deref().map_or(Ok(0), spares)?;
     if own.warm_device && spares < workers {
         return Err(RunError::WarmDevices { spares, workers });
     }
