@@ -248,7 +248,7 @@ class Row:
     def cells(self, settings: argparse.Namespace) -> list[str]:
         """Returns the row of the table."""
         if self.missing:
-            return [self.tool.name, "-", f"left out: {self.missing}", "", "", "", ""]
+            return [self.tool.name, "-", f"left out: {self.missing}", *[""] * (len(HEADER) - 3)]
         time_of = lambda name: [getattr(one, name) for one in self.recoveries]
         both = lambda values, form: f"{statistics.median(values):{form}} / {max(values):{form}}" if values else "-"
         recovered = f"{len(self.recoveries)} of {settings.seeds * settings.kills}"
