@@ -9,7 +9,10 @@
 )]
 
 use enn_common::event::EventKind;
-use enn_tests::agent::{self, Run, kill_9};
+use enn_tests::{
+    agent::{self, Run, kill_9},
+    launch,
+};
 use nix::sys::signal::Signal;
 use std::{
     fs,
@@ -150,8 +153,9 @@ fn seeded_schedules_of_faults_end_with_the_same_bits() {
     let schedules = std::env::var("ENN_PYTHON_SCHEDULES").map_or(SCHEDULES, |text| text.parse().unwrap());
     let status = Command::new(python)
         .arg(package.join("tests/schedules.py"))
-        .args(["--supervisor", env!("CARGO_BIN_EXE_agent_under_test"), "--jobs", "2"])
-        .args(["--seeds", &format!("0:{schedules}")])
+        .arg("--supervisor")
+        .arg(launch::enn())
+        .args(["--jobs", "2", "--seeds", &format!("0:{schedules}")])
         .env("PYTHONPATH", package)
         .status()
         .unwrap();
