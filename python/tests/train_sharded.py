@@ -1,6 +1,7 @@
 """A training script for tests: FSDP2 on the CPU with BatchNorm, Dropout and a scheduler.
 
-Arguments: key=value of steps, mirror (steps between two mirrors; 0: none), replicas (2: HSDP), checkpoint (steps between two; 0: none).
+Arguments: key=value of steps, ms (sleep in a step), mirror (steps between two mirrors; 0: none), replicas (2: HSDP), checkpoint (steps between
+two; 0: none).
 ENN_TEST_HOLD=RANK:STEP:POINT stops a rank once, before step STEP + 1 ("forward"), in it behind the backward pass ("backward"), behind the
 optimizer's step ("applied"), where it has written half of a mirror ("mirror"), or where it has met the other ranks ("met").
 """
@@ -17,7 +18,7 @@ from enn.elastic import mirror
 from enn.elastic.verdict import Verdict
 from train_common import digest, mark, options, wait_for_go
 
-OPTIONS = options(steps=30, mirror=5, replicas=1, checkpoint=0)
+OPTIONS = options(steps=30, ms=0, mirror=5, replicas=1, checkpoint=0)
 WIDTH = 12
 DIRECTORY = os.environ.get("ENN_TEST_DIR", "")
 
@@ -95,6 +96,7 @@ def main():
         state.sharded(model=model, optimizer=optimizer, scheduler=scheduler)
         while state.step < OPTIONS["steps"]:
             hold("forward", state)
+            time.sleep(OPTIONS["ms"] / 1000)
             generator = torch.Generator().manual_seed(state.step * 1000 + elastic.rank())
             rows = torch.randn(8, WIDTH, generator=generator)
             optimizer.zero_grad()
