@@ -24,7 +24,7 @@ TORCH_LIB = $(shell $(PYTHON) worker/setup/libtorch.py --print-lib)
 PASSIVE = export OMP_WAIT_POLICY=passive
 WITH_TORCH = export LD_LIBRARY_PATH="$(TORCH_LIB)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" ENN_BIN_DIR="$(BIN)"
 
-.PHONY: help libtorch build build-all demo check test soak test-gpu test-python conformance releases programs aoti makers pins venv environments torchft bench bench-gpu measured cuda asan fuzz doctor lint deps clean-runs
+.PHONY: help libtorch build build-all demo check test soak test-gpu test-python conformance releases programs aoti makers pins venv environments torchft recover-peers recover-bench bench bench-gpu measured cuda asan fuzz doctor lint deps clean-runs
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -171,6 +171,18 @@ pins: ## Renew what `enn export --prepare` installs: each package with its versi
 torchft: venv ## TorchFT, a peer of the recovery bench, for the PyTorch of target/venv (23 MB)
 	@$(TARGET)/tools/uv/bin/uv pip install --quiet --python "$(ENN_PYTHON)" --target "$(TARGET)/envs/torchft" --no-deps \
 		--requirement tests/conformance/requirements-torchft.txt
+
+# The wheels of NVIDIA's package are for Python 3.12 and glibc 2.39; what is used of it is Python, and needs neither.
+recover-peers: torchft ## NVIDIA Resiliency Extension and lm-resiliency, peers of recover-bench, for the PyTorch of target/venv (9 MB)
+	@uv="$(TARGET)/tools/uv/bin/uv pip install --quiet --no-deps"
+	$$uv --python "$(ENN_PYTHON)" --target "$(TARGET)/envs/lm-resiliency" --requirement tests/bench/recover_bench/requirements-lm-resiliency.txt
+	$$uv --python-version 3.12 --python-platform x86_64-manylinux_2_39 --target "$(TARGET)/envs/nvrx" \
+		--requirement tests/bench/recover_bench/requirements-nvrx.txt
+
+# For GPUs: make recover-bench FLAGS='--device cuda --workers 2'.
+recover-bench: build recover-peers ## One training script under torchrun, NVRx, TorchFT, lm-resiliency and ENN, killed by the same seeds; FLAGS goes to it
+	@$(WITH_TORCH)
+	$(ENN_PYTHON) tests/bench/recover_bench/run.py $(FLAGS)
 
 bench: build-all venv ## Measurements that need no GPU, with the peer beside them
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"

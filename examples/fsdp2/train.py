@@ -3,8 +3,8 @@
     enn run --on-failure replace --spares 1 --nproc-per-node 2 examples/fsdp2/train.py
     torchrun --nproc-per-node 2 examples/fsdp2/train.py      # the same file, without recovery
 
-A shard that dies with its worker is in nobody's memory, so each rank keeps a copy of its shards in the memory of its node and of another rank,
-every few steps (`state.mirror`). After a failure all ranks go back to the newest of these copies: at most so many steps are done again.
+No other rank has the shard of a worker that dies. So each rank keeps a copy of its shards in the memory of its node, where they outlive the
+process (`state.mirror`). After a failure all ranks go back to the newest of these copies: fewer than `every` steps are done again.
 """
 
 import argparse

@@ -5,6 +5,7 @@
 Prints the median time of a step, the median and the worst of the ratios to plain DDP of the same turn, and where the host's time goes.
 """
 
+import fcntl
 import os
 import statistics
 import sys
@@ -18,14 +19,15 @@ import enn.elastic as elastic
 
 # Width and number of layers, rows of a batch, whether with BatchNorm and Dropout, steps of a turn.
 CASES = {
-    "5ms": (2048, 12, 256, False, 60),
-    "5ms_norm": (2048, 12, 256, True, 60),
-    "30ms": (5120, 12, 512, False, 20),
-    "1000_kernels": (64, 120, 32, False, 40),
+    "5ms": (4096, 3, 768, False, 40),
+    "30ms": (8192, 4, 1024, False, 12),
+    "1000_kernels": (64, 120, 32, False, 15),
+    "100_kernels_norm": (2048, 12, 256, True, 30),
     "try": (8, 3, 4, True, 5),
 }
+LOCKS = []
 TURNS = int(os.environ.get("ENN_TEST_TURNS", "7"))
-PARTS = ("_contribute", "_begin_to_apply", "_begin_ahead", "commit")
+PARTS = ("_contribute", "_begin_to_apply", "_begin_ahead", "commit", "_record", "_hold_unless_over", "_settle_one")
 
 
 def build(case: str) -> torch.nn.Module:
@@ -73,6 +75,16 @@ class Modes:
     def _time(self):
         for name in PARTS:
             setattr(self.steps, name, self._timed(name, getattr(self.steps, name)))
+        for owner, name in self._others():
+            setattr(owner, name, self._timed(f" {name}", getattr(owner, name)))
+
+    def _others(self):
+        """Functions that are parts of those."""
+        parts = self.steps._parts
+        guard = self.steps._guard
+        yield from ((parts.small, "capture"), (parts, "pickled_values"), (self.steps._buffers, "capture"))
+        yield from ((guard, name) for name in ("read", "wait", "put_into", "take_out") if guard is not None)
+        yield self.steps._late_look, "_call"
 
     def _timed(self, name, function):
         def call(*args, **kwargs):
@@ -95,6 +107,8 @@ class Modes:
         steps._is_ahead = ahead
         for name in ("take_snapshot", *PARTS):
             vars(steps).pop(name, None)
+        for owner, name in self._others():
+            vars(owner).pop(name, None)
         if active:
             steps._register_hooks()
 
@@ -116,9 +130,25 @@ def turn(net, state, case, device) -> float:
     return (time.perf_counter() - begin) / count
 
 
+def turns_of_cases() -> None:
+    """Lets only one of the cases that are started at the same time measure."""
+    path = os.environ.get("ENN_TEST_LOCK")
+    if path is None:
+        return
+    begun = f"{path}-{os.environ['ENN_TEST_DIR'].replace('/', '_')}"
+    if elastic.rank() == 0:
+        lock = open(path, "w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        LOCKS.append(lock)
+        open(begun, "w").close()
+    while not os.path.exists(begun):
+        time.sleep(0.01)
+
+
 def measure(state, case, device) -> None:
     net = DistributedDataParallel(state.model, device_ids=[device.index] if device.type == "cuda" else None)
     modes = Modes(state)
+    turns_of_cases()
     names = ("plain", "wait", "guard", "bare")
     found = {name: [] for name in names}
     for number in range(TURNS + 1):
@@ -166,7 +196,7 @@ def main() -> None:
     world = int(sys.argv[1]) if len(sys.argv) > 1 else 2
     for case in sys.argv[2:] or [name for name in CASES if name != "try"]:
         with Supervisor(str(Path(__file__).resolve()), world, arguments=["worker", case]) as supervisor:
-            supervisor.finish(100)
+            supervisor.finish(150)
             print("\n".join(line for line in supervisor.outputs().splitlines() if not line.startswith("---")), flush=True)
 
 

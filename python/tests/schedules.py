@@ -1,8 +1,8 @@
 """Seeded schedules of faults for `train_ddp.py` under the supervisor; each run ends with the bits of an undisturbed one.
 
-    schedules.py --supervisor FILE [--seeds FIRST:END] [--jobs N] [--keep FOLDER]
+    schedules.py [--supervisor FILE] [--seeds FIRST:END] [--jobs N] [--keep FOLDER]
 
-FILE is `agent_under_test`, which runs the supervisor of `enn run` with workers that are scripts. A schedule is drawn from its seed: 2 or 3
+FILE is `enn`, which is run as `enn run --on-failure replace`, or `agent_under_test`, which runs the same supervisor by itself. A schedule is drawn from its seed: 2 or 3
 workers, 0 to 2 spares, and 1 to 3 faults of `faults.py`, or kills from outside at a time that no place in the code determines. A schedule that
 fails prints its seed, what happened, and the command that repeats it. The exit code is 1 if one has failed.
 """
@@ -89,6 +89,10 @@ def _fault_in_recovery(rng: random.Random, number: int, world: int, step: int) -
     return {"id": f"{number}-again", "place": place, "rank": rank, "step": step, "round": first_round, "action": action}
 
 
+# Those under way.
+RUNS: set = set()
+
+
 class Run:
     """A supervisor at work in a folder of its own."""
 
@@ -100,23 +104,33 @@ class Run:
         inside = [order for order in schedule.orders if order["action"] != "outside"]
         (self.marks / "orders").write_text("".join(json.dumps(order) + "\n" for order in inside))
         self.events_path = folder / "events"
+        RUNS.add(self)
         with open(self.events_path, "w") as events, open(folder / "supervisor", "w") as errors:
             self.process = subprocess.Popen(
-                self._command(supervisor), stdout=events, stderr=errors, env=_environment(supervisor), start_new_session=True
+                self._command(supervisor), stdout=events, stderr=errors, env=self._environment(), start_new_session=True
             )
 
     def _command(self, supervisor: Path) -> list[str]:
-        worker = self.folder / "worker.sh"
-        options = " ".join([f"epochs={EPOCHS}", f"batch={BATCH}", *self.schedule.options])
-        exports = f"PYTHONPATH={_python_path()} OMP_NUM_THREADS=1 ENN_TEST_DIR={self.marks} ENN_TEST_GO={self.marks}/go"
-        worker.write_text(f"#!/bin/sh\nexport {exports}\nexec {sys.executable} {HERE}/train_ddp.py {options}\n")
-        worker.chmod(0o700)
+        schedule = self.schedule
+        script = [str(HERE / "train_ddp.py"), f"epochs={EPOCHS}", f"batch={BATCH}", *schedule.options]
         (self.folder / "run").mkdir()
-        settings = ["policy=reform", "contract=script", f"spares={self.schedule.spares}"]
-        if self.schedule.hangs():
-            settings.append(f"hang={HANG_SECONDS}")
-        numbers = [str(self.schedule.world), str(RESTARTS_MAX), "5"]
-        return [str(supervisor), str(self.folder / "run"), *numbers, str(worker), *settings]
+        if supervisor.name != "agent_under_test":
+            flags = ["--standalone", "--json", f"--runs-dir={self.folder / 'run'}", "--on-failure=replace", f"--spares={schedule.spares}"]
+            flags += [f"--nproc-per-node={schedule.world}", f"--max-restarts={RESTARTS_MAX}", "--grace=5"]
+            flags += [f"--hang-timeout={HANG_SECONDS}"] if schedule.hangs() else []
+            return [str(supervisor), "run", *flags, *script]
+        worker = self.folder / "worker.sh"
+        worker.write_text(f"#!/bin/sh\nexec {sys.executable} {' '.join(script)}\n")
+        worker.chmod(0o700)
+        settings = ["policy=reform", "contract=script", f"spares={schedule.spares}"]
+        settings += [f"hang={HANG_SECONDS}"] if schedule.hangs() else []
+        return [str(supervisor), str(self.folder / "run"), str(schedule.world), str(RESTARTS_MAX), "5", str(worker), *settings]
+
+    def _environment(self) -> dict[str, str]:
+        """Returns the environment of the supervisor, which workers inherit; variables of a run around this one are none of their business."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("ENN_")}
+        marks = {"ENN_TEST_DIR": str(self.marks), "ENN_TEST_GO": str(self.marks / "go")}
+        return kept | marks | {"PYTHONPATH": _python_path(), "PYTHON_EXEC": sys.executable, "OMP_NUM_THREADS": "1"}
 
     def finish(self) -> str | None:
         """Carries out the orders from outside; returns what is wrong with the end, but for the bits."""
@@ -160,7 +174,8 @@ class Run:
 
     def events(self) -> list[dict]:
         """Returns what the supervisor has said."""
-        return [json.loads(line) for line in self.events_path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        lines = self.events_path.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
 
     def done(self) -> set[str]:
         """Returns the orders that were carried out."""
@@ -181,16 +196,12 @@ class Run:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        RUNS.discard(self)
 
 
 def _python_path() -> str:
     # Behind the package may stand another release of torch than that of this interpreter.
     return os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-
-
-def _environment(supervisor: Path) -> dict[str, str]:
-    """Returns the environment of the supervisor; a variable of a run around this one is none of its business."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("ENN_")}
 
 
 class Expected:
@@ -208,6 +219,7 @@ class Expected:
                 with tempfile.TemporaryDirectory(prefix="enn-schedule-") as folder:
                     run = Run(self._supervisor, schedule, Path(folder))
                     wrong = run.finish()
+                    run.close()
                     self._lines[world] = run.ends()
                     if wrong or len(self._lines[world]) != world:
                         sys.exit(f"an undisturbed run failed: {wrong}\n{_story(run)}")
@@ -270,9 +282,17 @@ def report(result: Result, arguments: argparse.Namespace) -> None:
         print(f"repeat it: {sys.executable} {Path(__file__).name} --supervisor {arguments.supervisor} --seeds {schedule.seed}", flush=True)
 
 
+def end_when_asked(*_: object) -> None:
+    """Asked to end, the program ends its runs first."""
+    for run in list(RUNS):
+        run.process.kill()
+    os._exit(143)
+
+
 def main() -> None:
+    signal.signal(signal.SIGTERM, end_when_asked)
     parser = argparse.ArgumentParser(description="Seeded schedules of faults of a Python training script.")
-    parser.add_argument("--supervisor", type=Path, required=True)
+    parser.add_argument("--supervisor", type=Path, default=Path(os.environ.get("ENN_BIN_DIR") or HERE.parents[1] / "target" / "release") / "enn")
     parser.add_argument("--seeds", default="0:10")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="a folder in which the runs' folders stay")

@@ -303,6 +303,7 @@ class Supervisor:
                 process.step = message["step"]
                 self._note("ready", process.seat, message["round"], message["step"])
             elif kind == "progress":
+                assert message["round"] >= 0, message
                 process.step = message["step"]
             elif kind == "stalled":
                 self._note("stalled", process.seat, message["step"], message["waits"])

@@ -32,6 +32,9 @@ class Examples(unittest.TestCase):
             supervisor.finish(300)
             self.assertEqual(last_lines(supervisor.outputs()), expected)
 
+    def test_fsdp2(self):
+        self.check("fsdp2", ["--steps=80"], 45)
+
     def test_ddp(self):
         self.check("ddp", ["--epochs=3"], 10)
 

@@ -9,6 +9,7 @@ from unittest import mock
 
 import torch
 
+import enn.elastic.late_look
 import enn.elastic.state
 from enn.elastic import ElasticError, Interrupted, State
 from enn.elastic.interruption import Interruption
@@ -142,6 +143,45 @@ class Skipped(unittest.TestCase):
         with self.assertRaises(Interrupted):
             training.step(1)
         self.assertEqual(training.steps._control.step, 3)
+
+
+class LateLook(unittest.TestCase):
+    def look(self, optimizer, parameters, tensor_states: int) -> None:
+        """Nothing is changed when the look comes, and it comes once."""
+        for _ in range(2):
+            for parameter in parameters:
+                parameter.grad = torch.ones_like(parameter)
+            states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+            watched = [*parameters, *(parameter.grad for parameter in parameters), *states]
+            before = [tensor.clone() for tensor in watched]
+            seen = []
+            late = enn.elastic.late_look.LateLook()
+            function = torch._foreach_add_, torch._fused_sgd_
+            late.arm(enn.elastic.late_look.first_change(optimizer), lambda: seen.append([tensor.clone() for tensor in watched]))
+            optimizer.step()
+            self.assertEqual(len(seen), 1)
+            self.assertTrue(all(torch.equal(*pair) for pair in zip(before, seen[0])))
+            self.assertFalse(late.disarm())
+            self.assertEqual((torch._foreach_add_, torch._fused_sgd_), function)
+        self.assertEqual(len(states), tensor_states)
+
+    def test_nothing_is_changed_before_it(self):
+        for make, states in (
+            (lambda of: torch.optim.AdamW(of, fused=True), 6),
+            (lambda of: torch.optim.AdamW(of, foreach=True), 6),
+            (lambda of: torch.optim.Adam(of, foreach=True, maximize=True, weight_decay=0.1, amsgrad=True), 8),
+            (lambda of: torch.optim.SGD(of, fused=True, momentum=0.9, weight_decay=0.1), 2),
+        ):
+            parameters = [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2))]
+            self.look(make(parameters), parameters, states)
+
+    def test_other_optimizers_look_before_their_step(self):
+        class Own(torch.optim.AdamW):
+            pass
+
+        parameters = [torch.nn.Parameter(torch.ones(3))]
+        for optimizer in (torch.optim.SGD(parameters, foreach=True), torch.optim.AdamW(parameters, foreach=False), Own(parameters, fused=True)):
+            self.assertIsNone(enn.elastic.late_look.first_change(optimizer))
 
 
 class Limits(unittest.TestCase):

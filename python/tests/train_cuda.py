@@ -1,7 +1,8 @@
 """A training script for tests on GPUs: DDP with NCCL, where Python runs ahead of the device.
 
 Arguments: key=value of steps, width, depth, ahead (1: Python runs ahead, behind the guard in the stream; 2: on the CPU, too), unsafe (1:
-without waiting for the device and looking at the flag before a step is applied, and without the guard). Without a GPU it runs on the CPU.
+without waiting for the device and looking at the flag before a step is applied, and without the guard), gloo (1: sums by Gloo, also where
+ranks share a GPU). Without a GPU it runs on the CPU.
 """
 
 import faulthandler
@@ -15,7 +16,7 @@ import enn.elastic as elastic
 import enn.elastic.state
 from train_common import digest, mark, options, wait_for_go
 
-OPTIONS = options(steps=300, width=2048, depth=12, ahead=0)
+OPTIONS = options(steps=300, width=2048, depth=12, ahead=0, gloo=0)
 
 
 if OPTIONS["ahead"] == 2:
@@ -36,8 +37,10 @@ if os.environ.get("ENN_TEST_LOG"):
 
 def main():
     has_gpu = torch.cuda.is_available()
-    elastic.init("nccl" if has_gpu else "gloo")
-    device = torch.device("cuda", elastic.local_rank()) if has_gpu else torch.device("cpu")
+    elastic.init("nccl" if has_gpu and not OPTIONS["gloo"] else "gloo")
+    device = torch.device("cpu")
+    if has_gpu:
+        device = torch.device("cuda", elastic.local_rank() % torch.cuda.device_count())
     if has_gpu:
         torch.cuda.set_device(device)
     model = build(OPTIONS["width"], OPTIONS["depth"]).to(device)

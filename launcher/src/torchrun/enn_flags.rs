@@ -13,7 +13,14 @@ pub struct EnnFlags {
     /// With replace, a script that uses the Python package enn goes on: a spare, or else a new process, takes the place of a worker that
     /// failed, and the others keep theirs. Without --max-restarts, 3 failures in a row without a step between them are allowed, as by
     /// enn train. Workers that have not called enn.elastic.init(), or have left their training function, are all restarted.
-    #[arg(long, value_enum, value_name = "POLICY", default_value_t, hide_default_value = true, hide_possible_values = true)]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "POLICY",
+        default_value_t,
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
     pub on_failure: FailurePolicy,
     /// Processes of each node that stand by for the place of a worker; with --on-failure replace [default: 0]
     ///

@@ -50,7 +50,8 @@ pub(super) fn replace(
     let range = workers_range(own, flags)?;
     if own.on_failure == FailurePolicy::Restart {
         let elastic = range.is_some_and(|(least, most)| least < most);
-        let without = [("--spares", own.spares.is_some()), ("--warm-device", own.warm_device), ("--workers MIN:MAX", elastic)];
+        let without =
+            [("--spares", own.spares.is_some()), ("--warm-device", own.warm_device), ("--workers MIN:MAX", elastic)];
         return match without.into_iter().find(|(_, given)| *given) {
             Some((flag, _)) => Err(RunError::NeedsReplace { flag }),
             None => Ok(None),

@@ -291,7 +291,8 @@ pub fn rendezvous(
     let (nodes_min, nodes_max) = choice.nodes;
     let replaces = own.on_failure == FailurePolicy::Replace;
     let restarts = if replaces { replace::RESTARTS_MAX } else { 0 };
-    let restarts_max = flags.parsed("--max-restarts", flags.program.max_restarts.as_deref(), restarts, values::count)?;
+    let restarts_max =
+        flags.parsed("--max-restarts", flags.program.max_restarts.as_deref(), restarts, values::count)?;
     Ok(Settings {
         run_id: choice.run_id,
         nodes_min,

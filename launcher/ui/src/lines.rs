@@ -98,6 +98,12 @@ fn event_lines(event: &Event, view: &RunView) -> Vec<EventLine> {
             if view.stops.is_empty() && !any_program(view) { alert(text) } else { detail(text) }
         }
         EventKind::WorkerFailed { rank, error, .. } => alert(format!("worker {rank} failed: {error}")),
+        EventKind::RoundLeft { round, reason } if any_program(view) => {
+            // The rest is what the worker wrote, which was shown.
+            let first = reason.lines().next().unwrap_or_default();
+            let first = first.split("; its standard error").next().unwrap_or_default();
+            alert(format!("round {round} ended: {first}; the others meet again"))
+        }
         EventKind::RoundLeft { round, reason } => {
             alert(format!("round {round} ended: {reason}; the others meet again"))
         }
@@ -122,7 +128,7 @@ fn event_lines(event: &Event, view: &RunView) -> Vec<EventLine> {
             detail(format!("worker {rank} (pid {pid}) had lost its seat and ended"))
         }
         EventKind::SeatTaken { rank, pid, spare: true, .. } => {
-            notable(format!("a spare (pid {pid}) takes the seat of worker {rank}"))
+            one(recovery_level(view), format!("a spare (pid {pid}) takes the seat of worker {rank}"))
         }
         EventKind::SeatTaken { rank, pid, .. } => detail(format!("pid {pid} goes on as worker {rank}")),
         EventKind::StateReceived { rank, from, step, bytes, seconds, .. } => {
@@ -140,7 +146,8 @@ fn event_lines(event: &Event, view: &RunView) -> Vec<EventLine> {
                 Some(rank) => format!("with the state of worker {rank}"),
                 None => "from the newest checkpoint".to_owned(),
             };
-            notable(format!("the next step was done {} after the failure, {from}; {lost}", format::seconds(*seconds)))
+            let seconds = format::seconds(*seconds);
+            one(recovery_level(view), format!("the next step was done {seconds} after the failure, {from}; {lost}"))
         }
         EventKind::MicroBatchesSplit { split, rank, error, .. } => {
             alert(format!("{}: {error}", out_of_memory(*rank, *split)))
@@ -224,6 +231,9 @@ fn event_lines(event: &Event, view: &RunView) -> Vec<EventLine> {
             notable(format!("kernel {} of {} is right again and runs", entry.kernel, entry.op))
         }
         EventKind::RunEnded { .. } => ended(&event.what, view),
+        EventKind::WorkerStarted { round, rank, pid, .. } if view.goes_on(round.0) => {
+            one(recovery_level(view), format!("a new process (pid {pid}) takes the seat of worker {rank}"))
+        }
         EventKind::StageProgressed { .. }
         | EventKind::WorkerStarted { .. }
         | EventKind::Stepped { .. }
@@ -327,14 +337,16 @@ fn all_ready(round: u64, view: &RunView) -> Vec<EventLine> {
     let ready: Vec<_> = view.workers.iter().filter(|w| w.round == round).filter_map(|w| w.ready.as_ref()).collect();
     let slowest = ready.iter().map(|r| r.seconds).fold(0.0, f64::max);
     match ready.last() {
-        Some(last) if ready.len() == world as usize => notable(format!(
-            "{} ready in {} ({}, {}, libtorch {})",
-            format::plural(u64::from(world), "worker"),
-            format::seconds(slowest),
-            last.device,
-            last.backend,
-            last.libtorch
-        )),
+        Some(last) if ready.len() == world as usize => {
+            let workers = format::plural(u64::from(world), "worker");
+            let time = format::seconds(slowest);
+            // Programs do not say what they run on.
+            let on = match &last.libtorch[..] {
+                "" => String::new(),
+                libtorch => format!(" ({}, {}, libtorch {libtorch})", last.device, last.backend),
+            };
+            notable(format!("{workers} ready in {time}{on}"))
+        }
         _ => Vec::new(),
     }
 }
@@ -400,6 +412,11 @@ fn ended(what: &EventKind, view: &RunView) -> Vec<EventLine> {
     }
     let why = format::exit_code(*code);
     alert(format!("ended with code {code} after {time}, {rounds}, {restarts}: {why}{next}"))
+}
+
+/// Returns the level of a line about a recovery: of a run of any program nothing else shows it.
+fn recovery_level(view: &RunView) -> LineLevel {
+    if any_program(view) { LineLevel::Alert } else { LineLevel::Notable }
 }
 
 fn one(level: LineLevel, text: String) -> Vec<EventLine> {

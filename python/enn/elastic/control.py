@@ -199,7 +199,7 @@ class Control:
             self._begin_to_leave(self.round)
         if self._leaving_since is not None:
             self._drive_out()
-        elif self.is_participating:
+        elif self.is_participating and self.round >= 0:
             is_changed = self.stalls.look(self.round, self.step)
             if self.step != self._reported:
                 self._reported = self.step

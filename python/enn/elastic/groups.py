@@ -83,6 +83,11 @@ class RoundGroups:
         """Returns whether a connection to another rank has ended, so that gradients may be wrong even if nothing was raised."""
         return self._connections.has_ended_one()
 
+    @property
+    def uses_nccl(self) -> bool:
+        """Whether collectives are aborted rather than cut off."""
+        return "nccl" in self.backend
+
     def abort(self) -> None:
         """Ends all collectives under way with an error. Called by the control thread."""
         torch_private.abort_nccl_groups()

@@ -3,10 +3,14 @@
 Before each optimizer step a flag in pinned memory is copied, in stream order, into the `found_inf` of fused optimizers, which then change
 nothing where it is 1. The control thread sets the flag before it aborts the groups, so a step whose gradients may be wrong reads 1.
 A copy of what each step has read says afterwards which steps were applied.
+
+A rank that has skipped a step must not do the next one with ranks that do not know yet that the round is over: its gradients would be those of
+old weights. So the stream stands still behind the flag until all ranks have heard.
 """
 
 import torch
 
+from . import torch_private
 from .errors import ElasticError
 
 # How many steps the device may be behind: before a step is enqueued, that many steps before it is waited for.
@@ -23,22 +27,32 @@ class Guard:
         pinned = {"dtype": torch.float32, "device": "cpu", "pin_memory": on_device}
         self._flag = torch.zeros((), **pinned)
         self._value = torch.zeros((), dtype=torch.float32, device=device)
+        self._gate = torch.zeros((), **(pinned | {"dtype": torch.int32}))
+        self._stand_at_gate = torch_private.stream_wait(self._gate) if on_device else None
         self._verdicts = list(torch.zeros(_SLOTS, **pinned).unbind())
         self._events = [torch.cuda.Event() for _ in range(_SLOTS)] if on_device else None
         self._replaced: dict[int, torch.Tensor | None] = {}
 
     def discard_from_now(self) -> None:
         """Steps that the device comes to from now on are not applied. Called by the control thread, before it aborts groups."""
+        self._gate.fill_(1)
         self._flag.fill_(1.0)
+
+    def let_go(self) -> None:
+        """The stream goes on. Called by the control thread, before it aborts groups, which may wait for the stream."""
+        self._gate.zero_()
 
     def reopen(self) -> None:
         """A round begins: steps are applied again."""
+        self._gate.zero_()
         self._flag.zero_()
 
     def read(self, step: int) -> None:
         """Enqueues the look at the flag which decides whether this step is applied."""
         self._value.copy_(self._flag, non_blocking=True)
         self._verdicts[step % _SLOTS].copy_(self._value, non_blocking=True)
+        if self._stand_at_gate is not None:
+            self._stand_at_gate()
 
     def put_into(self, optimizer: torch.optim.Optimizer) -> None:
         """Makes the step of an optimizer that follows depend on the last look. What a `GradScaler` has found counts, too."""

@@ -5,7 +5,7 @@ import pickle
 from . import random_streams, transfer
 from .buffers import BufferCopy
 from .small_parts import to_host
-from .steps import Private, Snapshot
+from .steps import Private, Snapshot, state_sizes
 
 
 class Record:
@@ -42,8 +42,7 @@ def unpack(data: bytes) -> Record:
 def put_back(steps, record: Record, rank: int, buffers: BufferCopy | None) -> None:
     """Completes a state whose tensors are those of the record already. A rank other than the record's has its random states from its seat."""
     if record.rank == rank and buffers is not None:
-        sizes = [len(optimizer.state) for optimizer in steps._parts.optimizers.values()]
-        snapshot = Snapshot(record.position, record.step, record.parts, record.values, is_entry=False, sizes=sizes)
+        snapshot = Snapshot(record.position, record.step, record.parts, record.values, is_entry=False, sizes=state_sizes(steps._parts))
         snapshot.private = Private(record.position, record.streams, buffers, is_done=True)
         steps.adopt(snapshot)
         return

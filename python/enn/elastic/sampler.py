@@ -3,6 +3,7 @@
 import random
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch.utils.data import DataLoader, get_worker_info
@@ -53,32 +54,77 @@ class Sampler:
 
     Each sample comes at most once in an epoch through any sequence of faults.
 
-    Raises `ElasticError` if `global_batch` is not between 1 and `length`.
+    `micro_batch` is the number of samples that a rank takes at once. A rank whose share is larger, because others are missing, takes several
+    micro-batches for a step, and adds up their gradients:
+
+        for rows, targets in state.sampler.batches(loader):
+            with state.sampler.accumulate(net):
+                loss = criterion(net(rows), targets) / state.sampler.micro_batches
+                loss.backward()
+            if state.sampler.is_step_complete:
+                optimizer.step()
+                optimizer.zero_grad()
+                state.step += 1
+
+    Without it a rank takes its share at once.
+
+    Raises `ElasticError` if `global_batch` is not between 1 and `length`, or not a multiple of `micro_batch`.
     """
 
-    def __init__(self, length: int, global_batch: int, seed: int = 0):
+    def __init__(self, length: int, global_batch: int, seed: int = 0, micro_batch: int | None = None):
         if not 1 <= global_batch <= length:
             raise ElasticError(f"global_batch is {global_batch}, expected a number from 1 to the number of samples, {length}")
+        if micro_batch is not None and (micro_batch < 1 or global_batch % micro_batch):
+            raise ElasticError(f"micro_batch is {micro_batch}, expected a number that divides global_batch, {global_batch}")
         self.length = length
         self.global_batch = global_batch
         self.seed = seed
+        self.micro_batch = micro_batch
         self.epoch = 0
         self._position = 0
+        self._micro_batch_number = 0
 
     def __len__(self) -> int:
-        """Number of batches of each rank in an epoch."""
+        """Number of steps in an epoch."""
         return self.length // self.global_batch
+
+    @property
+    def micro_batches(self) -> int:
+        """Number of batches that this rank takes for one step, in the present world."""
+        return self._share() // self.micro_batch if self.micro_batch else 1
+
+    @property
+    def is_step_complete(self) -> bool:
+        """Whether the present batch is the last one of its step, after which the optimizer steps."""
+        return self._micro_batch_number == self.micro_batches
+
+    @contextmanager
+    def accumulate(self, module: torch.nn.Module) -> Iterator[None]:
+        """Context of forward and backward with the present batch: gradients are exchanged in the last one of a step only.
+
+        `module` is wrapped in `DistributedDataParallel` or sharded by `fully_shard`; with another one nothing is done.
+        """
+        if hasattr(module, "set_requires_gradient_sync"):
+            module.set_requires_gradient_sync(self.is_step_complete)
+            yield
+        elif hasattr(module, "no_sync") and not self.is_step_complete:
+            with module.no_sync():
+                yield
+        else:
+            yield
 
     def __iter__(self) -> Iterator[SeededBatch]:
         """Yields the indices of this rank's share of each batch that is left of the epoch. It does not move on: `batches` does."""
         share = self._share()
-        rank = current_or_plain().rank
+        size = self.micro_batch or share
+        begins = current_or_plain().rank * share
         epoch = self.epoch
         first = self._position
         generator = torch.Generator()
         generator.manual_seed(random_streams.digest("enn order", self.seed, epoch))
         order = torch.randperm(self.length, generator=generator)
-        return (self._batch(order, epoch, number * self.global_batch + rank * share, share) for number in range(first, len(self)))
+        offsets = range(begins, begins + share, size)
+        return (self._batch(order, epoch, step * self.global_batch + one, size) for step in range(first, len(self)) for one in offsets)
 
     def _batch(self, order: torch.Tensor, epoch: int, begin: int, share: int) -> SeededBatch:
         seed = random_streams.digest("enn batch", self.seed, epoch, begin)
@@ -86,13 +132,17 @@ class Sampler:
 
     def _share(self) -> int:
         world = current_or_plain().world_size
-        if self.global_batch % world:
-            sizes = [size for size in range(1, self.global_batch + 1) if self.global_batch % size == 0]
-            raise ElasticError(f"global_batch {self.global_batch} cannot be shared equally by {world} ranks, but by {_few(sizes)}")
+        parts = self.global_batch // (self.micro_batch or 1)
+        if parts % world:
+            sizes = [size for size in range(1, parts + 1) if parts % size == 0]
+            what = f"global_batch {self.global_batch}"
+            if self.micro_batch:
+                what += f" in micro-batches of {self.micro_batch}"
+            raise ElasticError(f"{what} cannot be shared equally by {world} ranks, but by {_few(sizes)}")
         return self.global_batch // world
 
     def batches(self, loader: DataLoader) -> Iterator:
-        """Yields the batches that are left of the epoch, and begins the next epoch at their end.
+        """Yields the batches of this rank that are left of the epoch, `micro_batches` for each step, and begins the next epoch at their end.
 
         `loader` is `DataLoader(data, batch_sampler=sampler, …)`, made once. What a loader has fetched ahead for an ended round is dropped.
 
@@ -106,10 +156,13 @@ class Sampler:
             iterator = iter(loader) if self._position < len(self) else iter(())
         worker.settle()
         while self._position < len(self):
-            batch = self._next(iterator, worker)
-            self._position += 1
-            yield batch
-            worker.check_end_of_step()
+            for number in range(self.micro_batches):
+                batch = self._next(iterator, worker)
+                self._micro_batch_number = number + 1
+                if self.is_step_complete:
+                    self._position += 1
+                yield batch
+                worker.check_end_of_step()
         self.epoch += 1
         self._position = 0
 

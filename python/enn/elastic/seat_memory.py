@@ -3,8 +3,8 @@
 A seat has files for each of the last steps (`slots` of them: two, and two more where Python runs ahead of the device): one record that is
 made before this rank can have contributed all of its gradients (`CONTRIBUTED`) and one that is made when the step is done (`DONE`). So the
 record of a step stays readable until the other ranks cannot need it any more, also if the process is killed while it writes.
-A file is a header of 64 bytes (magic, bytes of buffers, bytes of the rest, step or -1 while it is written, step whose buffers are there), the
-buffers, the rest.
+A file is a header of 64 bytes (magic, bytes of buffers, bytes of the streams and of the values, step or -1 while it is written, step whose
+buffers are there), the buffers, the streams, the values.
 """
 
 import mmap
@@ -19,7 +19,7 @@ from . import torch_private
 
 CONTRIBUTED = 0
 DONE = 1
-_SIZES = struct.Struct("<8sqq")
+_SIZES = struct.Struct("<8sqqq")
 _STEP = struct.Struct("<q")
 _STEP_OFFSET = _SIZES.size
 _BUFFERS_OFFSET = _STEP_OFFSET + _STEP.size
@@ -44,9 +44,9 @@ class SeatMemory:
         """Begins a record: the one that was there is no more. Returns the place of the buffers (uint8), to be filled before `write`."""
         return self._slots[step % self._count, kind].begin()
 
-    def write(self, step: int, kind: int, rest: bytes, has_buffers: bool) -> None:
+    def write(self, step: int, kind: int, streams: bytes, values: bytes, has_buffers: bool) -> None:
         """Ends a record that `buffers` began. Its buffers may still be on their way from the device."""
-        self._slots[step % self._count, kind].end(step, rest, has_buffers)
+        self._slots[step % self._count, kind].end(step, streams, values, has_buffers)
 
     def complete(self, step: int, kind: int) -> None:
         """The buffers of a record are there."""
@@ -69,6 +69,7 @@ class _Slot:
         self._map = None
         self._whole = None
         self._buffers = None
+        self._streams = b""
         self._is_registered = False
 
     def begin(self) -> torch.Tensor:
@@ -77,16 +78,22 @@ class _Slot:
         self._set_step(_BEING_WRITTEN)
         return self._buffers
 
-    def end(self, step: int, rest: bytes, has_buffers: bool) -> None:
+    def end(self, step: int, streams: bytes, values: bytes, has_buffers: bool) -> None:
         begin = _HEADER_BYTES + self._buffer_bytes
-        if begin + len(rest) > len(self._map):
+        middle = begin + len(streams)
+        end = middle + len(values)
+        if end > len(self._map):
             buffers = self._buffers.clone()
             self.close()
-            self._open(begin + 2 * len(rest))
+            self._open(begin + 2 * (end - begin))
             self._set_step(_BEING_WRITTEN)
             self._buffers.copy_(buffers)
-        self._map[begin : begin + len(rest)] = rest
-        _SIZES.pack_into(self._map, 0, _MAGIC, self._buffer_bytes, len(rest))
+        # Most steps draw nothing on the host.
+        if streams is not self._streams:
+            self._map[begin:middle] = streams
+            self._streams = streams
+        self._map[middle:end] = values
+        _SIZES.pack_into(self._map, 0, _MAGIC, self._buffer_bytes, len(streams), len(values))
         _STEP.pack_into(self._map, _BUFFERS_OFFSET, step if has_buffers else _BEING_WRITTEN)
         # The step makes the record valid: it is written last.
         self._set_step(step)
@@ -117,24 +124,33 @@ class _Slot:
         # The map itself is closed when the last tensor over it is gone.
         self._whole = None
         self._buffers = None
+        self._streams = b""
         self._map = None
 
 
-def read(directory: Path, rank: int, slots: int, step: int, kind: int) -> tuple[bytes | None, bytes] | None:
-    """Returns buffers (`None` if they were not there yet) and rest of the record of a rank after `step` steps, or `None` without one."""
+def read(directory: Path, rank: int, slots: int, step: int, kind: int) -> tuple[bytes | None, dict, bytes | None] | None:
+    """Returns buffers (`None` if they were not there yet), streams and values of the record of a rank after `step` steps.
+
+    `None`: there is no such record.
+    """
     try:
         data = _path(directory, rank, step % slots, kind).read_bytes()
     except FileNotFoundError:
         return None
     if len(data) < _HEADER_BYTES:
         return None
-    magic, buffer_bytes, rest_bytes = _SIZES.unpack_from(data)
+    magic, buffer_bytes, stream_bytes, value_bytes = _SIZES.unpack_from(data)
     (found,) = _STEP.unpack_from(data, _STEP_OFFSET)
-    end = _HEADER_BYTES + buffer_bytes
-    if magic != _MAGIC or found != step or end + rest_bytes > len(data):
+    begin = _HEADER_BYTES + buffer_bytes
+    middle = begin + stream_bytes
+    if magic != _MAGIC or found != step or middle + value_bytes > len(data):
         return None
     has_buffers = _STEP.unpack_from(data, _BUFFERS_OFFSET)[0] == step
-    return data[_HEADER_BYTES:end] if has_buffers else None, data[end : end + rest_bytes]
+    # The file was written by a process of the same user and run.
+    streams = pickle.loads(data[begin:middle])
+    cuda, values = pickle.loads(data[middle : middle + value_bytes])
+    streams |= {"cuda": cuda} if cuda is not None else {}
+    return data[_HEADER_BYTES:begin] if has_buffers else None, streams, values
 
 
 def newest(directory: Path) -> int:
@@ -147,11 +163,18 @@ def newest(directory: Path) -> int:
     return max(steps)
 
 
-def pack(values: object) -> bytes:
-    """Returns the rest of a record."""
-    return pickle.dumps(values, protocol=pickle.HIGHEST_PROTOCOL)
+class Packer:
+    """Packs the streams on the host once as long as they stay the same objects."""
 
+    def __init__(self):
+        self._last: list[bytes] = []
+        self._packed = b""
 
-def unpack(rest: bytes) -> object:
-    """Reverses `pack`. The file was written by a process of the same user and run."""
-    return pickle.loads(rest)
+    def pack(self, streams: dict[str, bytes], values: bytes | None) -> tuple[bytes, bytes]:
+        """Returns streams and values of a record. The stream of the device is among the values."""
+        on_host = {name: state for name, state in streams.items() if name != "cuda"}
+        states = list(on_host.values())
+        if len(states) != len(self._last) or any(one is not other for one, other in zip(states, self._last)):
+            self._last = states
+            self._packed = pickle.dumps(on_host, protocol=pickle.HIGHEST_PROTOCOL)
+        return self._packed, pickle.dumps((streams.get("cuda"), values), protocol=pickle.HIGHEST_PROTOCOL)

@@ -51,8 +51,9 @@ def to_host(copy: dict) -> dict:
 def _groups_of(optimizer: torch.optim.Optimizer) -> list[dict]:
     groups = []
     for group in optimizer.param_groups:
-        values = {key: value for key, value in group.items() if key != "params"}
-        groups.append({key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in values.items()})
+        copy = dict(group)
+        del copy["params"]
+        groups.append({key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in copy.items()})
     return groups
 
 

@@ -57,7 +57,9 @@ class State:
     def _allow_running_ahead(self) -> None:
         check_fused(self._parts.optimizers)
         trained = self._parts.trained_parameters()
-        if not trained or not _runs_ahead(trained[0].device):
+        if not trained:
+            raise ElasticError("State(run_ahead=True) has no optimizer: sharded models do not run ahead, leave out run_ahead")
+        if not _runs_ahead(trained[0].device):
             return
         self.__dict__["_guard"] = Guard(trained[0].device)
         self.__dict__["_run_ahead"] = True
@@ -219,10 +221,10 @@ class Parts:
         found = {name: [id(parameter) in trained for parameter in module.parameters()] for name, module in self.modules.items()}
         return [name for name, trains in found.items() if trains and not any(trains)]
 
-    def cut_optimizer_states(self, sizes: list[int]) -> None:
+    def cut_optimizer_states(self, sizes: dict[str, int]) -> None:
         """Drops the states that a discarded step was the first to make: of each optimizer, those behind the first `size`."""
-        for optimizer, size in zip(self.optimizers.values(), sizes, strict=True):
-            for parameter in list(optimizer.state)[size:]:
+        for name, optimizer in self.optimizers.items():
+            for parameter in list(optimizer.state)[sizes.get(name, len(optimizer.state)) :]:
                 del optimizer.state[parameter]
 
     def drop_scales(self) -> None:

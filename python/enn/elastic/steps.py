@@ -20,7 +20,8 @@ from . import random_streams, seat_memory
 from .buffers import BufferCopy, Buffers
 from .errors import ElasticError, Interrupted
 from .guard import STEPS_AHEAD, Guard
-from .seat_memory import CONTRIBUTED, DONE, SeatMemory
+from .late_look import LateLook, first_change
+from .seat_memory import CONTRIBUTED, DONE, Packer, SeatMemory
 
 OPEN = "open"
 APPLYING = "applying"
@@ -36,7 +37,7 @@ class Snapshot:
     `sizes` says for how many parameters each optimizer has a state.
     """
 
-    def __init__(self, position: int, step: int, parts: dict, values: bytes, is_entry: bool, sizes: list[int]):
+    def __init__(self, position: int, step: int, parts: dict, values: bytes, is_entry: bool, sizes: dict[str, int]):
         self.position = position
         self.step = step
         self.parts = parts
@@ -56,6 +57,11 @@ class Private:
         self.is_done = is_done
 
 
+def state_sizes(parts) -> dict[str, int]:
+    """Returns for how many parameters each optimizer has a state."""
+    return {name: len(optimizer.state) for name, optimizer in parts.optimizers.items()}
+
+
 class Steps:
     """The steps of a state in training. `directory` is where the records of seats are; `None` keeps none."""
 
@@ -66,6 +72,9 @@ class Steps:
         self._interruption = interruption
         self._directory = directory
         self._hooks = []
+        self._late_look = LateLook()
+        self._packer = Packer()
+        self._first_changes: dict[int, str | None] = {}
         self._memory: SeatMemory | None = None
         self._memory_of = None
         # The step whose record lacks the buffers, which are on their way from the device.
@@ -104,8 +113,11 @@ class Steps:
 
     def discard_from_now(self) -> None:
         """The round is over: what the device has not begun to apply is not applied. Called by the control thread."""
-        if self._guard is not None:
-            self._guard.discard_from_now()
+        self._guard.discard_from_now()
+
+    def let_go(self) -> None:
+        """All ranks know that the round is over: the device may go on."""
+        self._guard.let_go()
 
     # Rounds.
 
@@ -124,6 +136,7 @@ class Steps:
             self._guard.reopen()
             # The control thread says that a round is over before it sets the guard's flag.
             self._interruption.raise_if_over()
+        self._first_changes = {id(one): first_change(one) for one in self._parts.optimizers.values()}
         self._register_hooks()
         self._contributed = -1
         self.phase = OPEN
@@ -157,6 +170,7 @@ class Steps:
         """The training function was left; returns whether the state is that of a whole step, once `restore` has undone the open one."""
         self._remove_hooks()
         self.is_active = False
+        self._late_look.disarm()
         if self._guard is not None:
             for optimizer in self._parts.optimizers.values():
                 self._guard.take_out(optimizer)
@@ -201,7 +215,7 @@ class Steps:
         self._buffers.capture(copy)
         streams = random_streams.capture()
         self._contributions[position % self._slots] = Private(position, streams, copy, is_done=False)
-        self._record(position, CONTRIBUTED, copy, {"streams": streams})
+        self._record(position, CONTRIBUTED, copy, streams, None)
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if not self.is_active:
@@ -225,11 +239,21 @@ class Steps:
                 self._interruption.release()
         if self._is_ahead:
             self._begin_ahead()
+        elif (name := self._first_changes.get(id(optimizer))) is not None:
+            self._late_look.arm(name, self._look_late)
+            return
         else:
             self._settle_pending()
             self._begin_to_apply()
         self._backward_since_applied = False
         self._start(optimizer)
+
+    def _look_late(self) -> None:
+        """The step of the optimizer is prepared, and nothing is changed yet."""
+        self._settle_pending()
+        self._begin_to_apply()
+        self._backward_since_applied = False
+        self.phase = APPLYING
 
     def _start(self, optimizer: torch.optim.Optimizer) -> None:
         self.phase = APPLYING
@@ -237,6 +261,11 @@ class Steps:
             self._guard.put_into(optimizer)
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        if self._late_look.disarm():
+            # It had nothing to change, or has done it in another way (compiled, for instance): from now on the look comes before.
+            self._first_changes[id(optimizer)] = None
+            self.phase = APPLYING
+            self._look_late()
         if self.is_active and self.phase == APPLYING:
             self.phase = APPLIED
             # The device is busy with the optimizer's step now.
@@ -361,7 +390,7 @@ class Steps:
 
     def take_snapshot(self, position: int, is_entry: bool, for_successor: bool = True) -> None:
         """Copies all that is small, in memory and for a successor in this seat."""
-        sizes = [len(optimizer.state) for optimizer in self._parts.optimizers.values()]
+        sizes = state_sizes(self._parts)
         snapshot = Snapshot(position, self._state.step, self._parts.small.capture(), self._parts.pickled_values(), is_entry, sizes)
         copy = self._copies[position % self._slots, DONE]
         self._buffers.capture(copy)
@@ -370,7 +399,7 @@ class Steps:
         self.position = position
         self.has_state = True
         if for_successor:
-            self._record(position, DONE, copy, {"streams": snapshot.private.streams, "values": snapshot.values})
+            self._record(position, DONE, copy, snapshot.private.streams, snapshot.values)
         if self._is_ahead and self.is_active:
             self._guard.mark_end(position)
             self._pending.append(snapshot)
@@ -378,15 +407,15 @@ class Steps:
             self._applied = snapshot
             self._unpublished = position
 
-    def _record(self, position: int, kind: int, copy: BufferCopy, rest: dict) -> None:
+    def _record(self, position: int, kind: int, copy: BufferCopy, streams: dict, values: bytes | None) -> None:
         """Writes a record for a successor. The buffers of one that is made in backward are there before others can need them."""
         if self._memory is None:
             return
-        packed = seat_memory.pack(rest)
+        packed = self._packer.pack(streams, values)
         target = self._memory.buffers(position, kind)
         if target.numel():
             target.copy_(copy.flat, non_blocking=True)
-        self._memory.write(position, kind, packed, has_buffers=kind == CONTRIBUTED or not self._buffers.is_on_device)
+        self._memory.write(position, kind, *packed, has_buffers=kind == CONTRIBUTED or not self._buffers.is_on_device)
 
     def _publish(self) -> None:
         """The device has done the last step, so the buffers of its record are there."""
@@ -432,8 +461,8 @@ class Steps:
         copies = [None if record is None or record[0] is None else self._buffers.from_bytes(record[0]) for record in records]
         if not known or copies == [None, None]:
             return None, None
-        rest = seat_memory.unpack(known[0][1])
-        return Private(position, rest["streams"], copies[0] or copies[1], is_done=copies[0] is not None), rest.get("values")
+        _, streams, values = known[0]
+        return Private(position, streams, copies[0] or copies[1], is_done=copies[0] is not None), values
 
     def restore_private(self, private: Private) -> None:
         """Gives this process what its seat had."""

@@ -4,12 +4,12 @@
 here, is run without recovery: `unsupported` says why.
 """
 
+import ctypes
 import importlib
 import os
 import re
 import select
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -34,8 +34,8 @@ RELEASES = {
 }
 # Names in `torch.distributed.distributed_c10d` that are used below.
 _C10D_NAMES = ("_world", "_update_default_pg", "_unregister_all_process_groups", "_new_process_group_helper", "_set_pg_timeout")
-# Longest time, with room, from the first rank to the last one to hear that a round is over.
-NOTICE_SECONDS = 0.02
+# CU_STREAM_WAIT_VALUE_EQ of the CUDA driver.
+_WAIT_UNTIL_EQUAL = 1
 _WORLD_MAPS = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg", "pg_coalesce_state")
 # Errors of Gloo and NCCL are plain `RuntimeError`s in some places; their texts name the library or the connection.
 _TEXT_OF_GROUPS = re.compile(r"gloo|NCCL|ProcessGroup|process group|Connection (closed|reset)|c10d|all_?reduce", re.IGNORECASE)
@@ -197,9 +197,6 @@ def abort_nccl_groups() -> None:
             backends.append(backend)
     if not backends:
         return
-    # An aborted rank passes on what lies in its buffers, with which the collective of another rank may end as if nothing had happened. By
-    # then that rank has to know that the round is over.
-    time.sleep(NOTICE_SECONDS)
     # One NCCL group call around them: aborts of several communicators could wait for each other.
     backends[-1]._group_start()
     for backend in backends:
@@ -234,6 +231,21 @@ def copy_tensors(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> No
     if targets:
         with torch.no_grad():
             torch._foreach_copy_(targets, sources, non_blocking=True)
+
+
+def stream_wait(tensor: torch.Tensor):
+    """Returns a function that makes the current stream wait until an int32 in pinned memory is 0, or `None` where the driver cannot."""
+    try:
+        wait = ctypes.CDLL("libcuda.so.1").cuStreamWaitValue32_v2
+    except (OSError, AttributeError):
+        return None
+    wait.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint)
+    address = tensor.data_ptr()
+
+    def enqueue() -> bool:
+        return wait(torch.cuda.current_stream().cuda_stream, address, 0, _WAIT_UNTIL_EQUAL) == 0
+
+    return enqueue if enqueue() else None
 
 
 def register_host_memory(tensor: torch.Tensor) -> bool:

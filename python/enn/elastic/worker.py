@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from .errors import ElasticError
 from .groups import RoundGroups
 from .interruption import Interruption
 from .messages import Seat
+
+
+# Longest time, with room, from the first rank to the last one to hear that a round is over.
+NOTICE_SECONDS = 0.02
 
 
 class Worker:
@@ -135,8 +140,15 @@ class ElasticWorker(Worker):
 
     def _abort(self) -> None:
         """Called by the control thread when the round is over."""
-        if self.steps is not None:
+        ahead = self.steps.ahead if self.steps is not None else 0
+        if ahead:
             self.steps.discard_from_now()
+        if ahead or self.groups.uses_nccl:
+            # An aborted rank passes on what lies in its buffers, with which the collective of another rank may end as if nothing had
+            # happened. By then that rank has to know that the round is over.
+            time.sleep(NOTICE_SECONDS)
+        if ahead:
+            self.steps.let_go()
         self.groups.abort()
 
     # The end that the launcher asks for: all ranks have to end after the same step.

@@ -1,15 +1,15 @@
 """recover-bench: one training script under several tools, killed by the same seeds.
 
-    run.py [--device cpu|cuda] [--workers N] [--seeds N] [--tools NAME,…] [--out FILE]
+    run.py [--device cpu|cuda] [--workers N] [--seeds N] [--tools "NAME;…"] [--out FILE]
 
-For each seed each tool trains once, in turn, so that whatever else the machine does meets all of them. In a training two ranks are killed by
-kill -9, at steps and ranks that the seed draws, the second one when the first has been replaced. Measured are
+For each seed each tool trains once, in turn, so that whatever else the machine does meets all of them. In a training ranks are killed by
+kill -9, two unless --kills says otherwise, at steps and ranks that the seed draws, each when the one before has been replaced. Measured are
 
 - the time from the kill to the end of the first step that all ranks have done since, of which the newcomer's is one;
 - the time to the end of the first step that is not done again;
 - the steps that are done again;
 - the lines that the variant of the script changes;
-- whether the parameters at the end are those of an undisturbed training with the same tool.
+- whether the parameters at the end are those of an undisturbed training with the same tool, or, with --reference plain, of the plain script.
 
 docs/recover-bench.md describes how each tool is set up and what was found.
 """
@@ -23,14 +23,12 @@ import random
 import shutil
 import signal
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from tools import TOOLS, VARIANTS, Job, Tool, lines_changed
+from tools import TOOLS, Job, Plain, Tool, lines_changed
 
-KILLS = 2
 WAIT_SECONDS_MAX = 120.0
 LOOK_SECONDS = 0.002
 
@@ -93,7 +91,7 @@ class Training:
         self._kills = kills
         self._folder = Path(tempfile.mkdtemp(prefix="enn-recover-"))
         arguments = [f"--{name}={getattr(settings, name)}" for name in ("steps", "every", "hidden", "layers", "pause", "workers", "device")]
-        self._job = Job(self._folder, [*arguments, f"--folder={self._folder}"], settings.workers, KILLS, settings.device)
+        self._job = Job(self._folder, [*arguments, f"--folder={self._folder}"], settings.workers, settings.kills, settings.device)
         self._watch = Watch(self._folder)
         self.recoveries: list[Recovery] = []
         self.digests: list[str] = []
@@ -103,14 +101,16 @@ class Training:
         """Trains. Raises `GaveUp` if the training does not come to its end."""
         begin = time.monotonic()
         hold = self._folder / "hold"
-        hold.touch()
+        if self._kills and self._tool.has_spares:
+            hold.touch()
         try:
             self._tool.launch(self._job)
             self._until(lambda: all(self._watch.last_of(rank) for rank in range(self._settings.workers)), "the first step")
             self.seconds_to_first_step = min(one.seconds for one in self._watch.steps) - begin
-            self._until(lambda: not self._kills or self._tool.is_ready(self._job), "ready spares")
-            hold.unlink()
-            for _ in range(KILLS if self._kills else 0):
+            if hold.exists():
+                self._until(lambda: self._tool.is_ready(self._job), "ready spares")
+                hold.unlink()
+            for _ in range(self._settings.kills if self._kills else 0):
                 self._kill_one()
             ends = [self._folder / f"end-{rank}" for rank in range(self._settings.workers)]
             self._until(lambda: all(path.exists() and path.stat().st_size == 16 for path in ends), "the end", may_end=True)
@@ -125,7 +125,7 @@ class Training:
     def _kill_one(self) -> None:
         settings = self._settings
         rank = self._kills.randrange(settings.workers)
-        after = self._kills.randint(settings.steps // 8, settings.steps // 4)
+        after = self._kills.randint(settings.steps // 16, settings.steps // 8)
         delay = self._kills.random()
         begin = self._watch.last_of(rank).step
         self._until(lambda: self._watch.last_of(rank).step >= begin + after, f"step {begin + after}")
@@ -243,14 +243,14 @@ class Row:
         found = "; ".join(f"rank {one.rank} at {one.step}: {one.all:.2f} s, {one.again} again" for one in training.recoveries)
         print(f"{what}: first step after {training.seconds_to_first_step:.1f} s; {found}; {training.digests[0]}", flush=True)
 
-    def cells(self, seeds: int) -> list[str]:
+    def cells(self, settings: argparse.Namespace) -> list[str]:
         """Returns the row of the table."""
         if self.missing:
             return [self.tool.name, "-", f"left out: {self.missing}", "", "", "", ""]
         time_of = lambda name: [getattr(one, name) for one in self.recoveries]
         both = lambda values, form: f"{statistics.median(values):{form}} / {max(values):{form}}" if values else "-"
-        recovered = f"{len(self.recoveries)} of {seeds * KILLS}"
-        equal = f"{sum(self.equal)} of {seeds}"
+        recovered = f"{len(self.recoveries)} of {settings.seeds * settings.kills}"
+        equal = f"{sum(self.equal)} of {settings.seeds}"
         again = both(time_of("again"), ".0f")
         return [self.tool.name, self.tool.version(), recovered, both(time_of("all"), ".2f"), both(time_of("beyond"), ".2f"), again, str(lines_changed(self.tool)), equal]
 
@@ -273,32 +273,58 @@ def machine(settings: argparse.Namespace) -> str:
     return f"{models[0] if models else platform.machine()}, {cores} cores{devices}; Python {platform.python_version()}, PyTorch {torch.__version__}"
 
 
+def train_all(settings: argparse.Namespace, rows: list[Row]) -> None:
+    """Trains with all tools in turn, undisturbed and with the kills of each seed."""
+    if settings.reference == "plain":
+        plain = Row(Plain(), "")
+        plain.train(settings, None)
+        for row in rows:
+            row.expected = plain.expected
+    for seed in [*([None] if settings.reference == "tool" else []), *range(settings.seeds)]:
+        for row in rows:
+            row.train(settings, seed)
+
+
+def is_called(tool: Tool, name: str) -> bool:
+    """Returns whether a tool is meant by its name, or by its first word where no tool has that name."""
+    if any(other.name.lower() == name for other in TOOLS):
+        return tool.name.lower() == name
+    return tool.name.lower().split()[0].strip(",") == name
+
+
+def end_when_asked(*_: object) -> None:
+    """Ends the training under way; what is known by then is printed."""
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="One training script under several tools, killed by the same seeds.")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=320)
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--kills", type=int, default=2, help="in each training")
+    parser.add_argument("--reference", choices=("tool", "plain"), default="tool", help="whose undisturbed training has the parameters to reach")
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--every", type=int, default=25, help="steps between two checkpoints")
     parser.add_argument("--hidden", type=int, default=0, help="width of the model; 256 on CPUs and 4096 on GPUs unless given")
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--pause", type=float, default=0.02, help="seconds that reading a batch takes")
-    parser.add_argument("--tools", default="", help="names of tools, or their beginnings, with commas")
+    parser.add_argument("--pause", type=float, default=0.04, help="seconds that reading a batch takes")
+    parser.add_argument("--tools", default="", help="names of tools, or their first words, with ; between them")
     parser.add_argument("--out", type=Path, help="a file for the table and all figures, as JSON")
     settings = parser.parse_args()
     settings.hidden = settings.hidden or (4096 if settings.device == "cuda" else 256)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
-    wanted = [name.lower() for name in settings.tools.split(",") if name]
-    tools = [tool for tool in TOOLS if not wanted or any(tool.name.lower() == name or tool.name.lower().split(",")[0].split(" ")[0] == name for name in wanted)]
+    signal.signal(signal.SIGTERM, end_when_asked)
+    wanted = [name.strip().lower() for name in settings.tools.split(";") if name]
+    tools = [tool for tool in TOOLS if not wanted or any(is_called(tool, name) for name in wanted)]
     rows = [Row(tool, tool.missing()) for tool in tools]
     before = os.getloadavg()
-    present = [row for row in rows if not row.missing]
-    for seed in [None, *range(settings.seeds)]:
-        for row in present:
-            row.train(settings, seed)
-    text = table([row.cells(settings.seeds) for row in rows])
+    try:
+        train_all(settings, [row for row in rows if not row.missing])
+    except KeyboardInterrupt:
+        print("ended from outside: the table has what was found by then", flush=True)
+    text = table([row.cells(settings) for row in rows])
     load = f"load {before[0]:.1f} before, {os.getloadavg()[0]:.1f} after"
-    about = f"{settings.workers} workers, {settings.steps} steps, a checkpoint every {settings.every}, median / worst of {settings.seeds} trainings with {KILLS} kills each"
+    about = f"{settings.workers} workers, {settings.steps} steps, a checkpoint every {settings.every}, median / worst of {settings.seeds} trainings with {settings.kills} kills each"
     print(f"\n{machine(settings)}; {load}; {about}\n\n{text}\n\n" + "\n".join(f"{row.tool.name}: {row.tool.setup}" for row in rows))
     if settings.out:
         found = {row.tool.name: [dataclasses.asdict(one) for one in row.recoveries] for row in rows}

@@ -46,6 +46,8 @@ class Tool:
     package = ""
     imports = ""
     first_counted = 1
+    # Whether spares are started behind the workers, so that the training is held until they are ready.
+    has_spares = False
     setup = ""
 
     def missing(self) -> str:
@@ -73,7 +75,7 @@ class Tool:
         raise NotImplementedError
 
     def is_ready(self, job: Job) -> bool:
-        """Returns whether the spares are ready, if the tool has some: for all kills."""
+        """Returns whether the spares of all kills are ready."""
         return True
 
     def script(self, job: Job) -> list[str]:
@@ -99,16 +101,23 @@ def free_port() -> int:
         return port
 
 
-class Torchrun(Tool):
-    name = "torchrun"
-    variant = "with_torchrun.py"
+class Plain(Tool):
+    """The script without any tool, which all parameters may be compared with."""
+
+    name = "plain"
+    variant = "plain.py"
     imports = "torch"
     distribution = "torch"
-    setup = "torchrun --standalone --max-restarts; rank 0 writes a checkpoint with torch.save"
 
     def launch(self, job: Job) -> None:
         command = [*torchrun(job, "--standalone", f"--nproc-per-node={job.workers}"), *self.script(job)]
         job.start("torchrun", command, self.variables())
+
+
+class Torchrun(Plain):
+    name = "torchrun"
+    variant = "with_torchrun.py"
+    setup = "torchrun --standalone --max-restarts; rank 0 writes a checkpoint with torch.save"
 
 
 class LmResiliency(Torchrun):
@@ -140,7 +149,8 @@ class Nvrx(Tool):
         for number in (port, port + 1):
             job.kept.append(dist.TCPStore("127.0.0.1", number, is_master=True, wait_for_workers=False))
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
-        shared |= {"NVRX_INTERVAL": self.interval, "TORCH_CPP_LOG_LEVEL": "error", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+        # As its page on known issues says.
+        shared |= {"NVRX_INTERVAL": self.interval, "TORCH_CPP_LOG_LEVEL": "error", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0", "NCCL_NVLS_ENABLE": "0"}
         for rank in range(world):
             ranks = {"RANK": str(rank)}
             # With a local rank it asks NVML about the devices before it restarts, and gives up where there is none.
@@ -169,14 +179,15 @@ class Torchft(Tool):
 
     def launch(self, job: Job) -> None:
         port = free_port()
-        lighthouse = "from torchft._torchft import lighthouse_main; lighthouse_main()"
+        lighthouse = str(ENVS / self.package / "bin" / "torchft_lighthouse")
         flags = ["--min_replicas", str(self.least(job)), "--quorum_tick_ms", "100", "--join_timeout_ms", "10000"]
-        job.start("lighthouse", [sys.executable, "-c", lighthouse, *flags, "--bind", f"127.0.0.1:{port}"], self.variables())
+        job.start("lighthouse", [sys.executable, lighthouse, *flags, "--bind", f"127.0.0.1:{port}"], self.variables())
         shared = {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}", "TORCHFT_MIN_REPLICAS": str(self.least(job))}
         shared |= {"NUM_REPLICA_GROUPS": str(job.workers)}
         for rank in range(job.workers):
             command = [*torchrun(job, "--standalone", "--nproc-per-node=1"), *self.script(job)]
-            device = {"CUDA_VISIBLE_DEVICES": str(rank)} if job.device == "cuda" else {}
+            visible = list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
+            device = {"CUDA_VISIBLE_DEVICES": visible[rank] if visible else str(rank)} if job.device == "cuda" else {}
             job.start(f"replica-{rank}", command, self.variables() | shared | {"REPLICA_GROUP_ID": str(rank)} | device)
 
     def least(self, job: Job) -> int:
@@ -195,7 +206,8 @@ class Enn(Tool):
     name = "ENN"
     variant = "with_enn.py"
     imports = "enn.elastic"
-    setup = "spares that have imported torch; nothing is written"
+    has_spares = True
+    setup = "enn run --on-failure replace --spares; no checkpoints"
 
     def environment(self) -> dict[str, str]:
         return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])}
@@ -210,18 +222,28 @@ class Enn(Tool):
         return super().missing()
 
     def binary(self) -> str:
+        if "ENN_SUPERVISOR" in os.environ:
+            return os.environ["ENN_SUPERVISOR"]
         directory = os.environ.get("ENN_BIN_DIR") or str(ROOT / "target" / "release")
-        return str(Path(directory) / "agent_under_test")
+        return str(Path(directory) / "enn")
 
     def launch(self, job: Job) -> None:
+        if Path(self.binary()).name == "agent_under_test":
+            self._launch_supervisor(job)
+            return
+        flags = ["--standalone", "--json", f"--runs-dir={job.folder}", "--on-failure=replace", f"--spares={job.spares}"]
+        flags += [f"--nproc-per-node={job.workers}", f"--max-restarts={RESTARTS_MAX}"]
+        job.start("supervisor", [self.binary(), "run", *flags, *self.script(job)], self.variables() | {"PYTHON_EXEC": sys.executable})
+
+    def _launch_supervisor(self, job: Job) -> None:
+        """Runs the supervisor of `enn run` by itself, with workers that are executed."""
         worker = job.folder / "worker.sh"
-        words = " ".join([sys.executable, *self.script(job)])
-        worker.write_text(f"#!/bin/sh\nexec {words}\n")
+        worker.write_text(f"#!/bin/sh\nexec {' '.join([sys.executable, *self.script(job)])}\n")
         worker.chmod(0o700)
         (job.folder / "run").mkdir()
+        numbers = [str(job.workers), str(RESTARTS_MAX), "5"]
         options = ["policy=reform", "contract=script", f"spares={job.spares}"]
-        command = [self.binary(), str(job.folder / "run"), str(job.workers), str(RESTARTS_MAX), "5", str(worker), *options]
-        job.start("supervisor", command, self.variables())
+        job.start("supervisor", [self.binary(), str(job.folder / "run"), *numbers, str(worker), *options], self.variables())
 
     def is_ready(self, job: Job) -> bool:
         text = (job.folder / "supervisor.out").read_text()

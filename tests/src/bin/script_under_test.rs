@@ -358,6 +358,10 @@ impl Program {
         let mut told: Option<Instant> = None;
         while self.state.step < self.task.count("steps") {
             let step = self.state.step;
+            if self.shared.is_over(round) {
+                // A rank that is alone has no connection that breaks.
+                return Ok(RoundEnd::Broken);
+            }
             if step == GARBAGE_STEP && self.task.misbehaves("garbage", round, rank) {
                 self.send_garbage(rank);
             }

@@ -10,6 +10,7 @@ mod known_faults;
 mod measured;
 mod preload;
 mod reform;
+mod replace;
 mod run;
 mod runtime;
 mod scripts;

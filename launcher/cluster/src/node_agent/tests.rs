@@ -74,7 +74,16 @@ impl Node {
     }
 
     fn start(&mut self, worker: WorkerId) {
-        let seat = SeatFacts { round: 3, rank: 1, local_rank: 1, world: 2, local_world: 2, node_rank: 0, nodes: 1, restarts: 0 };
+        let seat = SeatFacts {
+            round: 3,
+            rank: 1,
+            local_rank: 1,
+            world: 2,
+            local_world: 2,
+            node_rank: 0,
+            nodes: 1,
+            restarts: 0,
+        };
         let seat = Some(seat);
         self.command(NodeCommand::Start { worker, seat, standby: None, logs: PathBuf::from("/logs") });
         self.on(NodeInput::Spawned { worker, pid: 70 });

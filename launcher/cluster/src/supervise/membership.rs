@@ -24,9 +24,7 @@ impl<S: NodeShell> OwnerLoop<'_, S> {
 
     fn on_notification(&mut self, notification: Notification) {
         match notification {
-            Notification::Waiting(reason) if self.runs_group() => {
-                self.to_node.push(NodeInput::Waiting { reason })
-            }
+            Notification::Waiting(reason) if self.runs_group() => self.to_node.push(NodeInput::Waiting { reason }),
             Notification::RoundEnded(end) if self.runs_group() => self.on_group_round_ended(end),
             Notification::RunEnded(end) if self.runs_group() => self.on_group_over(end),
             Notification::Waiting(reason) if self.leads_membership => self.to_leader.push(Input::Waiting { reason }),

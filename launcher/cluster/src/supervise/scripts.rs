@@ -21,6 +21,7 @@ use enn_common::{
     failure::Failure,
     wire::node_agent::{RunEnding, StopSignal},
 };
+use nix::sys::signal::Signal;
 use std::time::Duration;
 
 /// Time between two looks at who waits for whom.
@@ -43,9 +44,14 @@ impl OwnerLoop<'_, ProgramShell> {
     /// Runs until the run is over for this node, and until what its workers wrote is read.
     pub(super) fn run_scripts(mut self, spec: &GroupSpec) -> Result<GroupOutcome, AgentError> {
         let end = self.run_until_scripts_end();
-        let (stopped_by, second) = self.shell.scripts.as_ref().map_or((None, false), |scripts| {
-            (scripts.stopped_by, scripts.is_stopped_twice)
-        });
+        let (stopped_by, second) =
+            self.shell.scripts.as_ref().map_or((None, false), |scripts| (scripts.stopped_by, scripts.is_stopped_twice));
+        let stopped_early = matches!(&end, Ok(LoopEnd::Led(RunOutcome { end: RunEnd::Stopped(_), rounds: 0, .. })));
+        if let (Some(rendezvous), true) = (&self.rendezvous, stopped_early) {
+            // Nodes that wait for this one hear that it does not come.
+            rendezvous.leave(stopped_by.map_or("a signal", Signal::as_str).to_owned());
+            rendezvous.await_end(END_WAIT_MAX);
+        }
         let others = end.as_ref().ok().and_then(|end| self.end_leading(end));
         let has_ended_well = matches!(&end, Ok(LoopEnd::Led(RunOutcome { end: RunEnd::Finished, .. })));
         self.shell.clear(spec.leave_background && has_ended_well);

@@ -139,7 +139,15 @@ impl Supervisor {
         if let NodeEvent::Inventory(inventory) = event {
             return self.inventory(node, &inventory);
         }
-        let Some(index) = self.nodes.note_event(node, self.now) else { return };
+        let Some(index) = self.nodes.note_event(node, self.now) else {
+            // The nodes have not agreed yet, and this one is to stop.
+            if let NodeEvent::Signal { signal, second } = event
+                && node == self.settings.own
+            {
+                self.signalled(signal, signal.name(), second);
+            }
+            return;
+        };
         if let NodeEvent::SnapshotWritten { worker, ticket, result } = event {
             self.ledger.written(worker, ticket, result.map(|table| *table), self.now);
             return self.extend_commits();

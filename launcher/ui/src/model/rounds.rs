@@ -111,15 +111,23 @@ impl RunView {
 
     /// Returns whether the workers of a round kept their state from the round before.
     pub fn goes_on(&self, round: u64) -> bool {
-        let before = self.rounds.iter().rev().skip_while(|view| view.round != round).nth(1);
-        before.is_some_and(|before| before.left.is_some() && (before.nodes.is_empty() || self.trains()))
+        let at = self.rounds.iter().rposition(|view| view.round == round);
+        let before = at.and_then(|at| at.checked_sub(1));
+        before.is_some_and(|before| self.is_continued(before))
+    }
+
+    /// Returns whether the workers kept their state when they left the round at an index of the list.
+    fn is_continued(&self, at: usize) -> bool {
+        // Programs that keep a state say so when the next round begins.
+        let is_resumed = || self.rounds.get(at + 1).is_some_and(|next| next.resume_step.is_some());
+        let round = &self.rounds[at];
+        round.left.is_some() && (round.nodes.is_empty() || self.trains() || is_resumed())
     }
 
     /// Returns the number of rounds that were followed by another one without a restart, because the workers kept their
     /// state.
     pub fn regroupings(&self) -> u64 {
-        self.rounds.iter().filter(|round| round.left.is_some() && (round.nodes.is_empty() || self.trains())).count()
-            as u64
+        (0..self.rounds.len()).filter(|at| self.is_continued(*at)).count() as u64
     }
 
     /// Returns whether the workers are ENN's own, which keep their state when the nodes change.

@@ -16,6 +16,7 @@ INTERVAL = datetime.timedelta(seconds=float(os.environ["NVRX_INTERVAL"]))
 
 @inprocess.Wrapper(
     store_kwargs={"port": PORT + 1},
+    health_check=inprocess.health_check.CudaHealthCheck(),
     rank_assignment=inprocess.Compose(
         inprocess.rank_assignment.MaxActiveWorldSize(ARGUMENTS.workers), inprocess.rank_assignment.FillGaps()
     ),

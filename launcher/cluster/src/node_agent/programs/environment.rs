@@ -38,11 +38,7 @@ pub(super) fn args(args: &[OsString], local_rank: u32) -> Vec<OsString> {
 }
 
 /// Variables of one worker, over those inherited.
-pub(super) fn variables(
-    spec: &GroupSpec,
-    seat: &ProgramSeat<'_>,
-    files: Files<'_>,
-) -> Vec<(&'static str, OsString)> {
+pub(super) fn variables(spec: &GroupSpec, seat: &ProgramSeat<'_>, files: Files<'_>) -> Vec<(&'static str, OsString)> {
     let number = |value: u32| OsString::from(value.to_string());
     let rendezvous = &spec.rendezvous;
     let signals: Vec<&str> = spec.signals.iter().map(|signal| signal.as_str()).collect();

@@ -115,7 +115,19 @@ impl ProgramWorker {
                 let is_spare = spare.is_some();
                 let progressed = None;
                 let ended = None;
-                Ok(Self { ranks, is_spare, process, held, tail, error_file, progress, progressed, page, started, ended })
+                Ok(Self {
+                    ranks,
+                    is_spare,
+                    process,
+                    held,
+                    tail,
+                    error_file,
+                    progress,
+                    progressed,
+                    page,
+                    started,
+                    ended,
+                })
             }
             Err(StartError::Watch(source)) => {
                 Err(NotStarted::Machine(AgentError::System { what: "watch a worker by pidfd", source }))
@@ -204,7 +216,9 @@ impl ProgramWorker {
             traceback,
             stderr: self.tail.stderr(),
             // A program that printed a result, or joined the store (which the host of the rendezvous knows), was ready.
-            early: until.duration_since(self.started) < EARLY_MAX && !self.tail.printed(),
+            early: until.duration_since(self.started) < EARLY_MAX
+                && !self.tail.printed()
+                && self.page.phase == Phase::Boot,
             ..blank(spec, round, &self.ranks)
         }
     }

@@ -10,11 +10,7 @@ use super::{
 };
 use crate::{
     node_agent::{
-        broker_reader::BrokerReader,
-        effect::NodeEffect,
-        environment::ScriptPlaces,
-        error::AgentError,
-        input::NodeInput,
+        broker_reader::BrokerReader, effect::NodeEffect, environment::ScriptPlaces, error::AgentError, input::NodeInput,
     },
     rendezvous::Rendezvous,
 };
