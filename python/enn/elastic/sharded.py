@@ -77,9 +77,11 @@ class Sharded:
             self._mirror.begin_round(seat.rank, self._signature, steps.position, neighbour)
         self._kept = None
         self.is_joined = True
-        self._worker.control.step = steps.position
+        control = self._worker.control
+        control.position = steps.position
+        control.step = steps.position
         if steps.is_ready_late:
-            self._worker.control.ready(seat.round, steps.position)
+            control.ready(seat.round, steps.position)
         agreement.say(decision, self._state.step, seat.rank)
         steps.is_active = True
 
