@@ -72,6 +72,11 @@ class Sharded(unittest.TestCase):
         self.assertEqual(ended, undisturbed(4))
         self.assertEqual([one[:2] for one in said], [(15, "mirrored memory")])
 
+    def test_tensor_parallel_layers(self):
+        ended, said = self.kill_at(2, "1:13:backward", "tensor=1")
+        self.assertEqual(ended, undisturbed(2, "tensor=1"))
+        self.assertEqual([one[:2] for one in said], [(10, "mirrored memory")])
+
     def test_before_the_first_mirror_all_begin_anew(self):
         ended, said = self.kill_at(2, "1:3:forward")
         self.assertEqual(ended, undisturbed(2))
