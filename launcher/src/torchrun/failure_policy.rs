@@ -1,8 +1,8 @@
-//! What `--on-failure` says.
+//! The values of `--on-failure`.
 
 use clap::ValueEnum;
 
-/// What follows the failure of a worker.
+/// Policy for the workers after one of them failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum FailurePolicy {
     /// All workers are restarted, as by torchrun

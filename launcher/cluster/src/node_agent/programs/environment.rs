@@ -3,7 +3,7 @@
 //! Source: torch 2.8 to 2.15, `torch/distributed/elastic/agent/server/local_elastic_agent.py` and `multiprocessing/api.py`.
 
 use super::{
-    program_seat::{ProgramSeat, ScriptSeat, SpareKind},
+    program_start::{ProgramStart, ScriptStart, SpareKind},
     spec::GroupSpec,
 };
 use crate::node_agent::program_ranks::Ranks;
@@ -38,7 +38,7 @@ pub(super) fn args(args: &[OsString], local_rank: u32) -> Vec<OsString> {
 }
 
 /// Variables of one worker, over those inherited.
-pub(super) fn variables(spec: &GroupSpec, seat: &ProgramSeat<'_>, files: Files<'_>) -> Vec<(&'static str, OsString)> {
+pub(super) fn variables(spec: &GroupSpec, seat: &ProgramStart<'_>, files: Files<'_>) -> Vec<(&'static str, OsString)> {
     let number = |value: u32| OsString::from(value.to_string());
     let rendezvous = &spec.rendezvous;
     let signals: Vec<&str> = spec.signals.iter().map(|signal| signal.as_str()).collect();
@@ -64,7 +64,7 @@ pub(super) fn variables(spec: &GroupSpec, seat: &ProgramSeat<'_>, files: Files<'
     // NCCL's watchdog would end a worker that can leave a round when another one dies.
     let nccl = spec.nccl_async_error_handling.as_deref().or(seat.script.is_none().then_some("1"));
     variables.extend(nccl.map(|handling| ("TORCH_NCCL_ASYNC_ERROR_HANDLING", handling.into())));
-    if let Some(ScriptSeat { worker, places, .. }) = seat.script {
+    if let Some(ScriptStart { worker, places, .. }) = seat.script {
         variables.push(("ENN_WORKER_ID", number(worker.0)));
         variables.push(("ENN_SCRIPT_SOCKET", places.socket.into()));
         variables.push(("ENN_SEAT_DIR", places.seat_dir.into()));
@@ -84,7 +84,7 @@ pub(super) fn variables(spec: &GroupSpec, seat: &ProgramSeat<'_>, files: Files<'
 }
 
 /// Variables that describe a seat.
-fn of_ranks(spec: &GroupSpec, seat: &ProgramSeat<'_>) -> [(&'static str, OsString); 9] {
+fn of_ranks(spec: &GroupSpec, seat: &ProgramStart<'_>) -> [(&'static str, OsString); 9] {
     let number = |value: u32| OsString::from(value.to_string());
     let Ranks { local_rank, local_world, rank, world, role_rank, role_world, node_rank, nodes } = seat.ranks;
     let shown_rank = if spec.virtual_local_rank { 0 } else { local_rank };

@@ -1,6 +1,6 @@
 //! Programs that read torchrun's environment, as the processes of a node: started, watched, their output shown and their failures found.
 //!
-//! `shell` carries out what the node state decides about them; `environment` is what a worker is told (pure); `program_seat`
+//! `shell` carries out what the node state decides about them; `environment` is what a worker is told (pure); `program_start`
 //! what a worker is started for; `program_worker` one process with its output and its failure; `error_file` what torch's `@record` leaves; `scripts` what programs may do that attach to
 //! the broker, and `script_services` what they need for it; `watchdog` the timers that workers set for
 //! themselves; `readers` the last wait for whoever reads their output.
@@ -9,7 +9,7 @@
 
 mod environment;
 mod error_file;
-mod program_seat;
+mod program_start;
 mod program_worker;
 mod readers;
 mod script_services;

@@ -3,7 +3,7 @@
 use super::{
     environment::{self, Files},
     error_file::{self, ErrorFile},
-    program_seat::ProgramSeat,
+    program_start::ProgramStart,
     spec::GroupSpec,
 };
 use crate::node_agent::{environment::OF_A_SCRIPT, error::AgentError, program_ranks::Ranks};
@@ -42,7 +42,7 @@ pub(super) struct ProgramWorker {
     progress: PathBuf,
     progressed: Option<SystemTime>,
     /// What it reported of its steps.
-    pub(super) page: Page,
+    pub(super) page: ScriptPage,
     started: Instant,
     /// When its end was noticed.
     ended: Option<(Instant, SystemTime)>,
@@ -50,7 +50,7 @@ pub(super) struct ProgramWorker {
 
 /// What a script reported of its steps last, as a control page would show it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Page {
+pub(super) struct ScriptPage {
     pub(super) phase: Phase,
     pub(super) step: u64,
     pub(super) at: Instant,
@@ -83,7 +83,7 @@ pub(super) fn common_command(spec: &GroupSpec, local_rank: u32) -> Command {
 
 impl ProgramWorker {
     /// Starts a worker; it begins when it is released.
-    pub(super) fn start(spec: &GroupSpec, seat: &ProgramSeat<'_>, means: Means<'_>) -> Result<Self, NotStarted> {
+    pub(super) fn start(spec: &GroupSpec, seat: &ProgramStart<'_>, means: Means<'_>) -> Result<Self, NotStarted> {
         let ranks = seat.ranks;
         let role = spec.rendezvous.role.clone();
         let host = spec.rendezvous.host.clone();
@@ -111,7 +111,7 @@ impl ProgramWorker {
         let started = Instant::now();
         match means.starter.start(WorkerStart { command: &command, outlets, binding }, means.guard) {
             Ok(Started { process, held }) => {
-                let page = Page { phase: Phase::Boot, step: 0, at: started };
+                let page = ScriptPage { phase: Phase::Boot, step: 0, at: started };
                 let is_spare = spare.is_some();
                 let progressed = None;
                 let ended = None;

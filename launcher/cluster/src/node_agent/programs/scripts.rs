@@ -3,7 +3,7 @@
 //! **Invariant:** what a worker prints is shown and kept as that of any program; its logs appear in each round in which it has a seat.
 
 use super::{
-    program_seat::{ProgramSeat, ScriptSeat, SpareKind, ranks_of, ranks_of_spare},
+    program_start::{ProgramStart, ScriptStart, SpareKind, ranks_of, ranks_of_spare},
     program_worker::{self, Means, NotStarted, ProgramWorker},
     script_services::{Scripts, WaitingStart},
     shell::ProgramShell,
@@ -92,7 +92,7 @@ impl ProgramShell {
         for event in scripts.broker.read() {
             if let BrokerEvent::Progressed { worker, phase, step } = event {
                 if let Some(known) = self.workers.get_mut(&worker) {
-                    known.page = program_worker::Page { phase, step, at: Instant::now() };
+                    known.page = program_worker::ScriptPage { phase, step, at: Instant::now() };
                 }
             } else {
                 inputs.push(NodeInput::Broker(event));
@@ -141,13 +141,13 @@ impl ProgramShell {
         let places = ScriptPlaces { socket: broker.script_socket(), seat_dir: broker.seat_dir() };
         let kind = if scripts.spec.warm_device { SpareKind::WithDevice } else { SpareKind::Cold };
         let spare = seat.is_none().then_some(kind);
-        let seat = ProgramSeat {
+        let seat = ProgramStart {
             // The logs of a worker that was ordered before this round began are those of this round.
             round: self.round.max(seat.map_or(0, |seat| seat.round)),
             restarts: seat.map_or(0, |seat| seat.restarts),
             store: scripts.rendezvous.store(),
             ranks: seat.as_ref().map_or_else(|| ranks_of_spare(local_rank), ranks_of),
-            script: Some(ScriptSeat { worker, places, spare }),
+            script: Some(ScriptStart { worker, places, spare }),
         };
         let means = Means {
             pump: &self.pump,

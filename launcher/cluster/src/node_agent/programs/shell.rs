@@ -3,8 +3,8 @@
 //! **Invariant:** the thread that owns this starts all workers, since they die with the thread that forked them.
 
 use super::{
-    program_seat::ProgramSeat,
-    program_worker::{self, Means, NotStarted, Page, ProgramWorker},
+    program_start::ProgramStart,
+    program_worker::{self, Means, NotStarted, ProgramWorker, ScriptPage},
     readers::{self, Requests},
     script_services::Scripts,
     spec::GroupSpec,
@@ -289,7 +289,7 @@ impl ProgramShell {
                 cgroup: self.cgroup.as_ref(),
                 starter: &mut self.starter,
             };
-            match ProgramWorker::start(&self.spec, &ProgramSeat::of_round(round, ranks), means) {
+            match ProgramWorker::start(&self.spec, &ProgramStart::of_round(round, ranks), means) {
                 Ok(started) => {
                     let pid = started.process.pid();
                     let forked = started.is_held();
@@ -424,6 +424,6 @@ fn warning(message: String) -> NodeInput {
 
 /// Returns what is known of a worker that has no control page. `idle` is the time since any of them showed a sign of progress.
 fn progress(id: WorkerId, worker: &ProgramWorker, idle: Duration) -> WorkerProgress {
-    let Page { phase, step, at } = worker.page;
+    let ScriptPage { phase, step, at } = worker.page;
     WorkerProgress { worker: id, phase: phase as u32, step, waited: Duration::ZERO, idle: idle.min(at.elapsed()) }
 }

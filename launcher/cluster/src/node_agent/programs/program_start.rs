@@ -9,7 +9,7 @@ use enn_common::{id::WorkerId, wire::node_agent::SeatFacts};
 
 /// A seat in a round, or a place from which a spare waits for one.
 #[derive(Debug, Clone)]
-pub(super) struct ProgramSeat<'a> {
+pub(super) struct ProgramStart<'a> {
     /// Number of the present round.
     pub(super) round: u64,
     /// Restarts of all workers before it.
@@ -19,12 +19,12 @@ pub(super) struct ProgramSeat<'a> {
     /// Those of the seat; of a spare that of the device for which it is prepared.
     pub(super) ranks: Ranks,
     /// Set where the worker may attach.
-    pub(super) script: Option<ScriptSeat<'a>>,
+    pub(super) script: Option<ScriptStart<'a>>,
 }
 
 /// A worker that may attach to the broker of its node.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ScriptSeat<'a> {
+pub(super) struct ScriptStart<'a> {
     pub(super) worker: WorkerId,
     pub(super) places: ScriptPlaces<'a>,
     pub(super) spare: Option<SpareKind>,
@@ -39,7 +39,7 @@ pub(super) enum SpareKind {
     WithDevice,
 }
 
-impl ProgramSeat<'_> {
+impl ProgramStart<'_> {
     /// Returns the seat of these ranks in a round of programs that cannot attach.
     pub(super) fn of_round(round: &ProgramRound, ranks: Ranks) -> Self {
         Self {
