@@ -75,6 +75,10 @@ class Guard:
         if self._events is not None:
             self._events[step % _SLOTS].record()
 
+    def is_reached(self, step: int) -> bool:
+        """Returns whether the device has come to the mark of a step."""
+        return self._events is None or self._events[step % _SLOTS].query()
+
     def wait(self, step: int) -> None:
         """Waits until the device has come to the mark of a step."""
         if self._events is not None:
