@@ -27,7 +27,7 @@ CASES = {
 }
 LOCKS = []
 TURNS = int(os.environ.get("ENN_TEST_TURNS", "7"))
-PARTS = ("_contribute", "_begin_to_apply", "_begin_behind_guard", "_look_behind", "commit", "_record", "_settle_one")
+PARTS = ("_contribute", "_begin_to_apply", "_begin_behind_guard", "_look_behind", "_rehearse", "take_snapshot", "commit", "_record", "_settle_one")
 
 
 def build(case: str) -> torch.nn.Module:
@@ -87,7 +87,7 @@ class Modes:
         """Functions that are parts of those."""
         parts = self.steps._parts
         guard = self.steps._guard
-        yield from ((parts.small, "capture"), (parts, "pickled_values"), (self.steps._buffers, "capture"))
+        yield from ((parts.small, "capture"), (parts, "pickled_values"), (self.steps._packer, "pack"))
         yield from ((guard, name) for name in ("read", "wait", "put_into", "take_out") if guard is not None)
         yield self.steps._late_look, "_call"
 
@@ -111,7 +111,7 @@ class Modes:
         steps.is_active = active
         steps._fused = set(map(id, steps._parts.optimizers.values())) if steps._guard is not None else set()
         steps._is_ahead = ahead
-        for name in ("take_snapshot", *PARTS):
+        for name in PARTS:
             vars(steps).pop(name, None)
         for owner, name in self._others():
             vars(owner).pop(name, None)

@@ -9,6 +9,7 @@ from unittest import mock
 
 import torch
 
+import enn.elastic.guard
 import enn.elastic.late_look
 import enn.elastic.state
 from enn.elastic import ElasticError, Interrupted, State
@@ -206,12 +207,13 @@ class LateLook(unittest.TestCase):
         parameters = [torch.nn.Parameter(torch.ones(3))]
         for optimizer in (torch.optim.SGD(parameters, foreach=True), torch.optim.AdamW(parameters, foreach=False), Own(parameters, fused=True)):
             self.assertIsNone(enn.elastic.late_look.first_change(optimizer))
+            self.assertFalse(enn.elastic.guard.is_fused(optimizer))
 
 
 class Limits(unittest.TestCase):
     def test_an_optimizer_that_is_not_fused_is_refused(self):
         model = torch.nn.Linear(2, 2)
-        with self.assertRaisesRegex(ElasticError, "state.optimizer is SGD without fused=True, which cannot skip a step on the device"):
+        with self.assertRaisesRegex(ElasticError, "state.optimizer is SGD without fused=True, or not one of torch.optim, so"):
             State(run_ahead=True, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
     def test_averaged_weights_make_each_step_wait(self):

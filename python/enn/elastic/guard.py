@@ -75,6 +75,10 @@ class Guard:
         if self._events is not None:
             self._events[step % _SLOTS].record()
 
+    def is_reached(self, step: int) -> bool:
+        """Returns whether the device has come to the mark of a step."""
+        return self._events is None or self._events[step % _SLOTS].query()
+
     def wait(self, step: int) -> None:
         """Waits until the device has come to the mark of a step."""
         if self._events is not None:
@@ -86,8 +90,9 @@ class Guard:
 
 
 def is_fused(optimizer: torch.optim.Optimizer) -> bool:
-    """Returns whether an optimizer can skip a step on the device."""
-    return getattr(optimizer, "_step_supports_amp_scaling", False) and all(group.get("fused") for group in optimizer.param_groups)
+    """Returns whether an optimizer can skip a step on the device: one of torch itself, since another class may ignore `found_inf`."""
+    supports = getattr(optimizer, "_step_supports_amp_scaling", False) and type(optimizer).__module__.startswith("torch.optim.")
+    return supports and all(group.get("fused") for group in optimizer.param_groups)
 
 
 def check_fused(optimizers: dict) -> None:
@@ -95,6 +100,6 @@ def check_fused(optimizers: dict) -> None:
     for name, optimizer in optimizers.items():
         if not is_fused(optimizer):
             raise ElasticError(
-                f"State(run_ahead=True): state.{name} is {type(optimizer).__name__} without fused=True, which cannot skip a step on the device: "
-                "make it with fused=True, or leave out run_ahead"
+                f"State(run_ahead=True): state.{name} is {type(optimizer).__name__} without fused=True, or not one of torch.optim, so that it "
+                "cannot skip a step on the device: make one of torch.optim with fused=True, or leave out run_ahead"
             )

@@ -14,8 +14,10 @@ pub(super) const KILLED_WAIT_MAX: Duration = Duration::from_secs(25);
 pub(super) const FIND_WAIT_MAX: Duration = Duration::from_secs(900);
 /// Longest wait for checkpoints under way when training has ended by itself, since the last one came further.
 pub(super) const COMMIT_WAIT_MAX: Duration = Duration::from_secs(600);
-/// Longest time to collect the stacks of the workers of a round that hangs.
+/// Longest wait for the stacks of the workers of a round that hangs.
 pub(super) const STACKS_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Longest time in which a node collects them; the rest is for its answer.
+pub(super) const STACKS_READ_MAX: Duration = Duration::from_secs(4);
 /// Longest wait of a successor for the lock of the run directory.
 pub(super) const TAKE_OVER_WAIT_MAX: Duration = Duration::from_secs(15);
 /// Longest wait for another node to get the lead.

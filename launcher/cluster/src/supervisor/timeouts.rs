@@ -4,8 +4,8 @@ use super::{
     hang::{self, HangFinding, Pulse},
     input::Time,
     limits::{
-        COMMIT_WAIT_MAX, CONNECT_WAIT_MIN, FIND_WAIT_MAX, HALT_WAIT_MAX, KILLED_WAIT_MAX, STACKS_WAIT_MAX,
-        TAKE_OVER_WAIT_MAX,
+        COMMIT_WAIT_MAX, CONNECT_WAIT_MIN, FIND_WAIT_MAX, HALT_WAIT_MAX, KILLED_WAIT_MAX, STACKS_READ_MAX,
+        STACKS_WAIT_MAX, TAKE_OVER_WAIT_MAX,
     },
     machine::Supervisor,
     phase::Phase,
@@ -198,11 +198,10 @@ impl Supervisor {
     fn inquire(&mut self, hung: Pulse) {
         let awaited: BTreeSet<NodeIndex> = self.workers.not_standing().map(|worker| worker.slot.node).collect();
         let round = self.round.number.0;
-        let limit = STACKS_WAIT_MAX;
         for node in &awaited {
-            self.send(*node, NodeCommand::CollectStacks { round, limit });
+            self.send(*node, NodeCommand::CollectStacks { round, limit: STACKS_READ_MAX });
         }
-        self.round.inquiry = Some(HangInquiry { hung, until: self.now + limit, awaited, stacks: None });
+        self.round.inquiry = Some(HangInquiry { hung, until: self.now + STACKS_WAIT_MAX, awaited, stacks: None });
     }
 
     /// Answer to `CollectStacks`.

@@ -129,7 +129,7 @@ fn inspect(tools: &Tools, target: StackTarget, dir: &Path, deadline: Instant) ->
         let _full = write!(file, "\nas the process wrote itself:\n{text}");
     }
     one.top = own.clone().unwrap_or(one.top);
-    for tool in tools.for_process(pid, proc::is_python(pid)) {
+    for tool in tools.for_process(pid, proc::is_python(pid), own.is_none()) {
         if Instant::now() >= deadline {
             let _full = writeln!(file, "\nno time left for {}", tool.name);
             break;

@@ -40,8 +40,8 @@ pub(super) enum ToolOutcome {
 }
 
 impl Tools {
-    /// Returns the tools for a process, best first.
-    pub(super) fn for_process(&self, pid: u32, python: bool) -> Vec<Tool> {
+    /// Returns the tools for a process, best first. gdb is one of them if `is_slow_allowed`.
+    pub(super) fn for_process(&self, pid: u32, python: bool, is_slow_allowed: bool) -> Vec<Tool> {
         let pid = pid.to_string();
         let tool = |name, program: &OsString, args: &[&str]| Tool {
             name,
@@ -53,9 +53,11 @@ impl Tools {
             tools.push(tool("py-spy", &self.py_spy, &["dump", "--pid", &pid]));
         }
         tools.push(tool("eu-stack", &self.eu_stack, &["-p", &pid]));
-        // debuginfod is disabled: it would fetch symbols over the network.
-        let gdb = ["-p", &pid, "-batch", "-nx", "-iex", "set debuginfod enabled off", "-ex", "thread apply all bt"];
-        tools.push(tool("gdb", &self.gdb, &gdb));
+        if is_slow_allowed {
+            // debuginfod is disabled: it would fetch symbols over the network.
+            let gdb = ["-p", &pid, "-batch", "-nx", "-iex", "set debuginfod enabled off", "-ex", "thread apply all bt"];
+            tools.push(tool("gdb", &self.gdb, &gdb));
+        }
         tools
     }
 }
