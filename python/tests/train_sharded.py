@@ -1,6 +1,7 @@
 """A training script for tests: FSDP2 on the CPU with BatchNorm, Dropout and a scheduler.
 
-Arguments: key=value of steps, mirror (steps between two mirrors; 0: none), replicas (2: HSDP), checkpoint (steps between two; 0: none).
+Arguments: key=value of steps, ms (sleep in a step), mirror (steps between two mirrors; 0: none), replicas (2: HSDP), tensor (1: tensor
+parallelism instead), checkpoint (steps between two; 0: none).
 ENN_TEST_HOLD=RANK:STEP:POINT stops a rank once, before step STEP + 1 ("forward"), in it behind the backward pass ("backward"), behind the
 optimizer's step ("applied"), where it has written half of a mirror ("mirror"), or where it has met the other ranks ("met").
 """
@@ -11,13 +12,15 @@ import time
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 import enn.elastic as elastic
 from enn.elastic import mirror
 from enn.elastic.verdict import Verdict
 from train_common import digest, mark, options, wait_for_go
 
-OPTIONS = options(steps=30, mirror=5, replicas=1, checkpoint=0)
+OPTIONS = options(steps=30, ms=0, mirror=5, replicas=1, tensor=0, checkpoint=0)
 WIDTH = 12
 DIRECTORY = os.environ.get("ENN_TEST_DIR", "")
 
@@ -64,6 +67,11 @@ def build():
 
 
 def shard(model):
+    if OPTIONS["tensor"]:
+        mesh = init_device_mesh("cpu", (elastic.world_size(),))
+        linear = [name for name, layer in model.named_children() if isinstance(layer, torch.nn.Linear)]
+        plan = {name: ColwiseParallel(output_layouts=Replicate()) for name in linear}
+        return parallelize_module(model, mesh, plan)
     replicas = OPTIONS["replicas"]
     world = elastic.world_size()
     if replicas > 1:
@@ -91,11 +99,14 @@ def main():
         model = shard(build())
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=OPTIONS["steps"])
-        torch.manual_seed(elastic.rank())
+        # Ranks that share each layer see the same rows.
+        share = 0 if OPTIONS["tensor"] else elastic.rank()
+        torch.manual_seed(share)
         state.sharded(model=model, optimizer=optimizer, scheduler=scheduler)
         while state.step < OPTIONS["steps"]:
             hold("forward", state)
-            generator = torch.Generator().manual_seed(state.step * 1000 + elastic.rank())
+            time.sleep(OPTIONS["ms"] / 1000)
+            generator = torch.Generator().manual_seed(state.step * 1000 + share)
             rows = torch.randn(8, WIDTH, generator=generator)
             optimizer.zero_grad()
             loss = (model(rows) - rows.sum(1, keepdim=True)).square().mean()

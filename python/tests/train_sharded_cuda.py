@@ -116,7 +116,8 @@ def main():
             # The first phase warms up.
             phases = [number // OPTIONS["phase"] for number in range(OPTIONS["steps"])]
             chosen = [one for phase, one in zip(phases, state.milliseconds) if phase > 0 and phase % 2 == wanted]
-            print(f"milliseconds {name} mirrors: mean {sum(chosen) / len(chosen):.3f} of {len(chosen)} steps; {count / 1e6:.0f} M parameters", flush=True)
+            mean = sum(chosen) / len(chosen)
+            print(f"milliseconds {name} mirrors: mean {mean:.3f} of {len(chosen)} steps; {count / 1e6:.0f} M parameters", flush=True)
 
 
 if __name__ == "__main__":

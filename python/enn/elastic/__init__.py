@@ -16,6 +16,9 @@
 
     train(state)
 
+Models whose parameters are sharded are built inside the function and get their state there: see `State.sharded`, `State.mirror` and
+`State.checkpoint`.
+
 Under `torchrun`, or started by itself, the same script runs unchanged and does not recover.
 """
 

@@ -1,4 +1,4 @@
-"""A copy of one rank's part of a sharded state, in a memory file of the node agent, which survives the process.
+"""A copy of one rank's part of a sharded state, in a memory file, which survives the process.
 
 A file is a header of 4,096 bytes (magic, bytes of tensors, bytes of the rest, writer's rank, signature of the part, position or -1 while it
 is written), the tensors, the rest. The position makes the copy valid: it is written last.
@@ -52,8 +52,8 @@ class MirrorFile:
             os.close(self._descriptor)
             path.unlink()
             raise ElasticError(
-                f"{path} needs {tensor_bytes >> 20} MiB for the mirror of this rank, and cannot get them: {error.strerror}. Mirrors lie in the "
-                "memory file system of the launcher's sockets: give it more room, or call state.checkpoint() instead of state.mirror()"
+                f"{path} needs {tensor_bytes >> 20} MiB for the mirror of this rank, and cannot get them: {error.strerror}. Give this file "
+                "system more room (a container has --shm-size), or call state.checkpoint() instead of state.mirror()"
             ) from None
         self.flat = _mapped(self._descriptor, tensor_bytes, at_once=False)
         self._is_registered = on_device and torch_private.register_host_memory(self.flat)

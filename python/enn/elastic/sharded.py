@@ -6,7 +6,7 @@ import pickle
 import torch
 import torch.distributed as dist
 
-from . import agreement, mirror_memory, records, seat_memory, shards, torch_private, transfer
+from . import agreement, mirror_directory, mirror_memory, records, seat_memory, shards, torch_private, transfer
 from .agreement import Claim, Decision, Held, Transfer
 from .errors import ElasticError
 from .messages import Seat
@@ -37,10 +37,12 @@ class Sharded:
         self._steps = steps
         self._names = list(state._parts.all)
         self._entry = steps.snapshot
-        self._directory = worker.seat_directory
+        self._seats = worker.seat_directory
+        self._mirrors = None
         self._mirror = None
-        if state._mirror_every and self._directory is not None:
-            self._mirror = Mirror(state, self._directory, state._mirror_every)
+        if state._mirror_every and self._seats is not None:
+            self._mirrors = mirror_directory.of(self._seats)
+            self._mirror = Mirror(state, self._mirrors, state._mirror_every)
         self._kept: Kept | None = None
         self._verdict: Verdict | None = None
         self._signature = ""
@@ -73,13 +75,15 @@ class Sharded:
             self._verdict = Verdict(groups.store, self._worker.interruption, groups.device, steps.position)
         if self._mirror is not None:
             chosen = decision.neighbours
-            neighbour = Neighbour(self._directory, seat.rank, chosen, self._worker.interruption) if chosen else None
+            neighbour = Neighbour(self._mirrors, seat.rank, chosen, self._worker.interruption) if chosen else None
             self._mirror.begin_round(seat.rank, self._signature, steps.position, neighbour)
         self._kept = None
         self.is_joined = True
-        self._worker.control.step = steps.position
+        control = self._worker.control
+        control.position = steps.position
+        control.step = steps.position
         if steps.is_ready_late:
-            self._worker.control.ready(seat.round, steps.position)
+            control.ready(seat.round, steps.position)
         agreement.say(decision, self._state.step, seat.rank)
         steps.is_active = True
 
@@ -137,12 +141,12 @@ class Sharded:
         if self._kept is not None and self._kept.signature == self._signature:
             held.append(Held(self._signature, self._kept.snapshot.position, is_mirror=False))
         reached = self._reached
-        if self._directory is not None:
-            reached = max(reached, seat_memory.newest(self._directory))
-        return Claim(self._signature, held, self._entry.position, reached, f"{os.uname().nodename}:{self._directory}")
+        if self._seats is not None:
+            reached = max(reached, seat_memory.newest(self._seats))
+        return Claim(self._signature, held, self._entry.position, reached, f"{os.uname().nodename}:{self._seats}")
 
     def _records(self) -> list[MirrorRecord]:
-        return mirror_memory.records(self._directory) if self._directory is not None else []
+        return mirror_memory.records(self._mirrors) if self._mirrors is not None else []
 
     def _restore(self, decision: Decision, seat: Seat) -> None:
         steps = self._steps
@@ -183,7 +187,7 @@ class Sharded:
         """Returns a mirror of a part on this node, rather that of this rank."""
         fitting = [one for one in self._records() if (one.signature, one.position) == (signature, position)]
         if not fitting:
-            raise ElasticError(f"the mirror of step {position} has vanished from {self._directory}")
+            raise ElasticError(f"the mirror of step {position} has vanished from {self._mirrors}")
         return min(fitting, key=lambda one: one.rank != rank)
 
     def _read(self, found: MirrorRecord) -> tuple[torch.Tensor, Record]:
