@@ -2,9 +2,10 @@
 
     schedules.py [--supervisor FILE] [--seeds FIRST:END] [--jobs N] [--keep FOLDER]
 
-FILE is `enn`, which is run as `enn run --on-failure replace`, or `agent_under_test`, which runs the same supervisor by itself. A schedule is drawn from its seed: 2 or 3
-workers, 0 to 2 spares, and 1 to 3 faults of `faults.py`, or kills from outside at a time that no place in the code determines. A schedule that
-fails prints its seed, what happened, and the command that repeats it. The exit code is 1 if one has failed.
+FILE is `enn`, which is run as `enn run --on-failure replace`, or `agent_under_test`, which runs the same supervisor by itself. A schedule is
+drawn from its seed: 2 or 3 workers, 0 to 2 spares, and 1 to 3 faults of `faults.py`, or kills from outside at a time that no place in the code
+determines; in a recovery, too. A schedule that fails prints its seed, what happened, and the command that repeats it. The exit code is 1 if one
+has failed.
 """
 
 import argparse
@@ -272,9 +273,8 @@ def run_one(seed: int, supervisor: Path, expected: Expected, keep: Path | None) 
 def report(result: Result, arguments: argparse.Namespace) -> None:
     """Prints one line of a schedule that ended well, and all that is known of another one."""
     schedule = result.schedule
-    orders = ", ".join(
-        f"{order['action']} at {order['place']} of {order['rank']}{'' if order['id'] in result.done else ' (not reached)'}" for order in schedule.orders
-    )
+    reached = {order["id"]: "" if order["id"] in result.done else " (not reached)" for order in schedule.orders}
+    orders = ", ".join(f"{order['action']} at {order['place']} of {order['rank']}{reached[order['id']]}" for order in schedule.orders)
     what = f"seed {schedule.seed}: {schedule.world} workers, {schedule.spares} spares, {' '.join(schedule.options)}: {orders}"
     print(f"{what}; {result.recovered} recoveries, {result.restarts} restarts, {result.seconds:.1f} s", flush=True)
     if result.wrong:

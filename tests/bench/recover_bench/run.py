@@ -141,21 +141,21 @@ class Training:
 
     def _recovery(self, rank: int, killed: float) -> Recovery | None:
         """Returns what followed the kill, once all ranks have done a step since, and one that is not done again."""
-        before = {one.pid for one in self._watch.steps if one.seconds < killed}
-        newcomers = [one for one in self._watch.steps if one.pid not in before]
-        if len(newcomers) < self._tool.first_counted:
-            return None
-        mine = [one for one in newcomers if one.pid == newcomers[0].pid]
+        steps = self._watch.steps
+        before = {one.pid for one in steps if one.seconds < killed}
+        newcomer = next((one.pid for one in steps if one.pid not in before), None)
+        mine = [one for one in steps if one.pid == newcomer]
         if len(mine) < self._tool.first_counted:
             return None
         first = mine[self._tool.first_counted - 1]
-        same = [one for one in self._watch.steps if one.step == first.step and one.seconds > first.seconds - 10 and one.seconds > killed]
         # A survivor may have done the same step before, and does it again.
-        done = [min((one.seconds for one in same if one.rank == who and self._is_of_the_round(one, mine)), default=None) for who in range(self._settings.workers)]
+        same = [one for one in steps if one.step == first.step and one.seconds > killed and self._is_of_the_round(one, mine)]
+        done = [min((one.seconds for one in same if one.rank == who), default=None) for who in range(self._settings.workers)]
         if None in done:
             return None
-        reached = max(one.step for one in self._watch.steps if one.pid in before and one.seconds < mine[0].seconds and not self._is_of_the_round(one, mine))
-        beyond = [one.seconds for one in self._watch.steps if one.step > reached and one.pid == mine[0].pid]
+        old = [one for one in steps if one.pid in before and one.seconds < mine[0].seconds and not self._is_of_the_round(one, mine)]
+        reached = max(one.step for one in old)
+        beyond = [one.seconds for one in mine if one.step > reached]
         if not beyond:
             return None
         return Recovery(rank, reached, max(done) - killed, min(beyond) - killed, max(0, reached + 1 - mine[0].step))
@@ -249,15 +249,19 @@ class Row:
         """Returns the row of the table."""
         if self.missing:
             return [self.tool.name, "-", f"left out: {self.missing}", *[""] * (len(HEADER) - 3)]
-        time_of = lambda name: [getattr(one, name) for one in self.recoveries]
-        both = lambda values, form: f"{statistics.median(values):{form}} / {max(values):{form}}" if values else "-"
         recovered = f"{len(self.recoveries)} of {settings.seeds * settings.kills}"
         equal = f"{sum(self.equal)} of {settings.seeds}"
-        again = both(time_of("again"), ".0f")
-        return [self.tool.name, self.tool.version(), recovered, both(time_of("all"), ".2f"), both(time_of("beyond"), ".2f"), again, str(lines_changed(self.tool)), equal]
+        times = [self._both("all", ".2f"), self._both("beyond", ".2f"), self._both("again", ".0f")]
+        return [self.tool.name, self.tool.version(), recovered, *times, str(lines_changed(self.tool)), equal]
+
+    def _both(self, name: str, form: str) -> str:
+        """Returns median and worst of a figure of all recoveries."""
+        values = [getattr(one, name) for one in self.recoveries]
+        return f"{statistics.median(values):{form}} / {max(values):{form}}" if values else "-"
 
 
-HEADER = ["tool", "version", "recovered", "next step of all, s", "next new step, s", "steps again", "lines changed", "trainings with equal parameters"]
+TIMES = ["next step of all, s", "next new step, s", "steps again"]
+HEADER = ["tool", "version", "recovered", *TIMES, "lines changed", "trainings with equal parameters"]
 
 
 def table(rows: list[list[str]]) -> str:
@@ -335,14 +339,16 @@ def main() -> None:
         print("ended from outside: the table has what was found by then", flush=True)
     text = table([row.cells(settings) for row in rows])
     load = f"load {before[0]:.1f} before, {os.getloadavg()[0]:.1f} after"
-    about = f"{settings.workers} workers, {settings.steps} steps, a checkpoint every {settings.every}, median / worst of {settings.seeds} trainings with {settings.kills} kills each"
+    about = f"{settings.workers} workers, {settings.steps} steps, a checkpoint every {settings.every}, "
+    about += f"median / worst of {settings.seeds} trainings with {settings.kills} kills each"
     result = f"{machine(settings)}; {load}; {about}, {date.today()}.\n\n{text}"
     print(f"\n{result}\n\n" + "\n".join(f"{row.tool.name}: {row.tool.setup}" for row in rows))
     if settings.page:
         into_page(f"{settings.workers} {'GPUs' if settings.device == 'cuda' else 'workers on the CPU'}", result)
     if settings.out:
         found = {row.tool.name: [dataclasses.asdict(one) for one in row.recoveries] for row in rows}
-        settings.out.write_text(json.dumps({"machine": machine(settings), "load": load, "about": about, "recoveries": found, "table": text}, indent=1))
+        figures = {"machine": machine(settings), "load": load, "about": about, "recoveries": found, "table": text}
+        settings.out.write_text(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

@@ -207,7 +207,7 @@ class Enn(Tool):
     variant = "with_enn.py"
     imports = "enn.elastic"
     has_spares = True
-    setup = "enn run --on-failure replace --spares; no checkpoints"
+    setup = "enn run --on-failure replace --spares --preload torch; no checkpoints"
 
     def environment(self) -> dict[str, str]:
         return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])}
@@ -231,7 +231,7 @@ class Enn(Tool):
         if Path(self.binary()).name == "agent_under_test":
             self._launch_supervisor(job)
             return
-        flags = ["--standalone", "--json", f"--runs-dir={job.folder}", "--on-failure=replace", f"--spares={job.spares}"]
+        flags = ["--standalone", "--json", "--preload=torch", f"--runs-dir={job.folder}", "--on-failure=replace", f"--spares={job.spares}"]
         flags += [f"--nproc-per-node={job.workers}", f"--max-restarts={RESTARTS_MAX}"]
         job.start("supervisor", [self.binary(), "run", *flags, *self.script(job)], self.variables() | {"PYTHON_EXEC": sys.executable})
 
