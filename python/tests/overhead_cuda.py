@@ -27,7 +27,7 @@ CASES = {
 }
 LOCKS = []
 TURNS = int(os.environ.get("ENN_TEST_TURNS", "7"))
-PARTS = ("_contribute", "_begin_to_apply", "_begin_ahead", "commit", "_record", "_hold_unless_over", "_settle_one")
+PARTS = ("_contribute", "_begin_to_apply", "_begin_behind_guard", "_look_behind", "commit", "_record", "_settle_one")
 
 
 def build(case: str) -> torch.nn.Module:
@@ -56,6 +56,11 @@ class Modes:
 
     def guard(self):
         self._set(active=True, ahead=self.steps._guard is not None)
+
+    def other(self):
+        """Waits as for an optimizer that is not fused."""
+        self._set(active=True, ahead=False)
+        self.steps._fused = set()
 
     def bare(self):
         """Waits and looks, and copies nothing."""
@@ -104,6 +109,7 @@ class Modes:
             hook.remove()
         steps._hooks = []
         steps.is_active = active
+        steps._fused = set(map(id, steps._parts.optimizers.values())) if steps._guard is not None else set()
         steps._is_ahead = ahead
         for name in ("take_snapshot", *PARTS):
             vars(steps).pop(name, None)
@@ -149,7 +155,7 @@ def measure(state, case, device) -> None:
     net = DistributedDataParallel(state.model, device_ids=[device.index] if device.type == "cuda" else None)
     modes = Modes(state)
     turns_of_cases()
-    names = ("plain", "wait", "guard", "bare")
+    names = ("plain", "wait", "guard", "other", "bare")
     found = {name: [] for name in names}
     for number in range(TURNS + 1):
         for name in names:

@@ -116,7 +116,7 @@ class Run:
         (self.folder / "run").mkdir()
         if supervisor.name != "agent_under_test":
             flags = ["--standalone", "--json", f"--runs-dir={self.folder / 'run'}", "--on-failure=replace", f"--spares={schedule.spares}"]
-            flags += [f"--nproc-per-node={schedule.world}", f"--max-restarts={RESTARTS_MAX}", "--grace=5"]
+            flags += ["--preload=torch", f"--nproc-per-node={schedule.world}", f"--max-restarts={RESTARTS_MAX}", "--grace=5"]
             flags += [f"--hang-timeout={HANG_SECONDS}"] if schedule.hangs() else []
             return [str(supervisor), "run", *flags, *script]
         worker = self.folder / "worker.sh"

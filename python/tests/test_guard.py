@@ -33,7 +33,7 @@ class Groups:
 class Training:
     """A model in training, with steps that may be skipped."""
 
-    def __init__(self, scaler=None, **parts):
+    def __init__(self, scaler=None, run_ahead=True, **parts):
         torch.manual_seed(5)
         random.seed(5)
         self.model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 1))
@@ -42,7 +42,7 @@ class Training:
         self.scaler = scaler
         parts |= {"scaler": scaler} if scaler else {}
         with mock.patch.object(enn.elastic.state, "_runs_ahead", lambda device: True):
-            self.state = State(run_ahead=True, model=self.model, optimizer=self.optimizer, scheduler=self.scheduler, losses=[], **parts)
+            self.state = State(run_ahead=run_ahead, model=self.model, optimizer=self.optimizer, scheduler=self.scheduler, losses=[], **parts)
         self.interruption = Interruption()
         self.steps = Steps(self.state, Control(), Groups(), self.interruption, None)
         self.state.__dict__["_steps"] = self.steps
@@ -145,6 +145,30 @@ class Skipped(unittest.TestCase):
         self.assertEqual(training.steps._control.step, 3)
 
 
+class Waiting(unittest.TestCase):
+    def test_a_skipped_step_is_seen_at_once(self):
+        undisturbed = Training(run_ahead=False)
+        undisturbed.step(8)
+        for before in (0, 1, 4):
+            training = Training(run_ahead=False)
+            training.step(before)
+            self.assertEqual(training.steps._control.step, before)
+            training.steps.discard_from_now()
+            with self.assertRaises(Interrupted):
+                training.step(1)
+            self.assertTrue(training.fail())
+            training.step(8 - before)
+            self.assertEqual(training.bits(), undisturbed.bits())
+
+    def test_the_bits_are_those_of_steps_that_run_ahead(self):
+        waiting = Training(run_ahead=False, scaler=torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2))
+        waiting.step(8)
+        ahead = Training(scaler=torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2))
+        ahead.step(8)
+        ahead.steps.settle_all()
+        self.assertEqual(waiting.bits(), ahead.bits())
+
+
 class LateLook(unittest.TestCase):
     def look(self, optimizer, parameters, tensor_states: int) -> None:
         """Nothing is changed when the look comes, and it comes once."""
@@ -219,14 +243,15 @@ class Kills(unittest.TestCase):
         with Supervisor(CUDA, 2, arguments=arguments) as supervisor:
             supervisor.finish()
             expected = supervisor.ends()
-        with Supervisor(CUDA, 2, spares=2, arguments=[*arguments, "ahead=2"]) as supervisor:
-            supervisor.run_until(supervisor.all_attached)
-            for number, rank in enumerate((1, 0)):
-                supervisor.run_until(lambda: supervisor.all_ready(number) and supervisor.seated(rank).step >= 10 + 40 * number)
-                supervisor.kill(rank)
-                supervisor.run_until(lambda: supervisor.all_ready(number + 1))
-            supervisor.finish()
-            self.assertEqual(supervisor.ends(), expected)
+        for mode in ("ahead=2", "ahead=3"):
+            with self.subTest(mode), Supervisor(CUDA, 2, spares=2, arguments=[*arguments, mode]) as supervisor:
+                supervisor.run_until(supervisor.all_attached)
+                for number, rank in enumerate((1, 0)):
+                    supervisor.run_until(lambda: supervisor.all_ready(number) and supervisor.seated(rank).step >= 10 + 40 * number)
+                    supervisor.kill(rank)
+                    supervisor.run_until(lambda: supervisor.all_ready(number + 1))
+                supervisor.finish()
+                self.assertEqual(supervisor.ends(), expected)
 
 
 if __name__ == "__main__":

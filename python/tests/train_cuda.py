@@ -1,8 +1,8 @@
 """A training script for tests on GPUs: DDP with NCCL, where Python runs ahead of the device.
 
-Arguments: key=value of steps, width, depth, ahead (1: Python runs ahead, behind the guard in the stream; 2: on the CPU, too), unsafe (1:
-without waiting for the device and looking at the flag before a step is applied, and without the guard), gloo (1: sums by Gloo, also where
-ranks share a GPU). Without a GPU it runs on the CPU.
+Arguments: key=value of steps, width, depth, ahead (1: Python runs ahead, behind the guard in the stream; 2: on the CPU, too; 3: each step
+waits, behind the guard, on the CPU, too), unsafe (1: without waiting for the device and looking at the flag before a step is applied, and
+without the guard), gloo (1: sums by Gloo, also where ranks share a GPU). Without a GPU it runs on the CPU.
 """
 
 import faulthandler
@@ -19,7 +19,7 @@ from train_common import digest, mark, options, wait_for_go
 OPTIONS = options(steps=300, width=2048, depth=12, ahead=0, gloo=0)
 
 
-if OPTIONS["ahead"] == 2:
+if OPTIONS["ahead"] >= 2:
     enn.elastic.state._runs_ahead = lambda device: True
 
 
@@ -47,7 +47,7 @@ def main():
     torch.ones(8, 8, device=device) @ torch.ones(8, 8, device=device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1000)
-    state = elastic.State(run_ahead=bool(OPTIONS["ahead"]), model=model, optimizer=optimizer, scheduler=scheduler)
+    state = elastic.State(run_ahead=OPTIONS["ahead"] in (1, 2), model=model, optimizer=optimizer, scheduler=scheduler)
 
     @elastic.run(state)
     def train(state):

@@ -169,7 +169,12 @@ fn agent(
     allocation: &Allocation,
 ) -> Result<u8, Error> {
     let meeting = slurm::rendezvous(allocation);
+    let workers = flags.rendezvous.nproc_per_node.clone();
     fill(&mut flags, &meeting, &slurm::address(&meeting.endpoint, &SystemCommands));
+    if own.workers.is_some() {
+        // --workers says how many there are.
+        flags.rendezvous.nproc_per_node = workers;
+    }
     let mut launch = torchrun::resolve(flags, own, options.dialect, facts).map_err(Box::new)?;
     settle(&mut launch, &meeting, allocation);
     // Another node may end the run before Slurm's signal arrives here; the job is requeued after that.

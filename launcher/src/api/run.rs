@@ -57,7 +57,8 @@ pub struct RunOptions {
 pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Error> {
     let began = Instant::now();
     let Launch { mut spec, name, log_dir, retention, mut notes, could_be_warm } = launch;
-    raise_descriptors(spec.rendezvous.local_world).map_err(Box::new)?;
+    let spares = spec.replace.as_ref().map_or(0, |replace| replace.spares);
+    raise_descriptors(spec.rendezvous.local_world + spares).map_err(Box::new)?;
     // This comes before anything is made, because the address may be taken.
     let metrics = options.metrics_addr.map(MetricsServer::start).transpose()?;
     let run = run_dir(&name, facts, options, &mut notes)?;

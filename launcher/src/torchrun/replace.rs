@@ -1,27 +1,16 @@
 //! `--on-failure replace`: workers that fail are replaced while the others live.
 
 use super::{
-    EnnFlags, Flags, RunError,
+    EnnFlags, FailurePolicy, Flags, RunError,
     values::{self, Expected},
 };
 use crate::facts::Facts;
-use clap::ValueEnum;
 use enn_cluster::supervise::ReplaceSpec;
 
 /// Failures in a row without a step between them, as `enn train` allows.
 pub(super) const RESTARTS_MAX: u32 = 3;
 /// Most spares of a node, as for `enn train`.
 const SPARES_MAX: u32 = 64;
-
-/// What follows the failure of a worker.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum FailurePolicy {
-    /// All workers are restarted, as by torchrun
-    #[default]
-    Restart,
-    /// The worker is replaced, and the others go on; for scripts that use the Python package enn
-    Replace,
-}
 
 /// Returns the smallest and the largest number of workers that `--workers` says; `None`: it is not given.
 ///
@@ -68,7 +57,7 @@ pub(super) fn replace(
     if let Some((second, _, hint)) = unfit.into_iter().find(|(_, given, _)| *given) {
         return Err(RunError::Together { first: "--on-failure replace", second, hint });
     }
-    let spares = own.spares.as_deref().map_or(Ok(0), |text| spares(text))?;
+    let spares = own.spares.as_deref().map_or(Ok(0), spares)?;
     if own.warm_device && spares < workers {
         return Err(RunError::WarmDevices { spares, workers });
     }

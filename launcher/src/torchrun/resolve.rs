@@ -1,11 +1,9 @@
 //! The translation of flags into a group's specification.
 
 use super::{
-    Dialect, EnnFlags, Flags, RunError,
+    Dialect, EnnFlags, FailurePolicy, Flags, RunError,
     preload::{self, PreloadChoice},
-    program, rendezvous_flags,
-    replace::{self, FailurePolicy},
-    token,
+    program, rendezvous_flags, replace, token,
     torch_plug_in::DEFAULT_LOGS,
     values::{self, Expected},
 };

@@ -104,6 +104,29 @@ fn defaults_are_torchruns() {
     assert!(!desk.facts.config_dir.exists(), "one node needs no token");
 }
 
+#[test]
+fn replacing_has_the_budget_of_training_unless_one_is_given() {
+    let desk = Desk::new();
+    let launch = |words: &str| {
+        let spec = desk.launch(&format!("--on-failure replace {words} train.py")).spec;
+        let replace = spec.replace.unwrap();
+        (spec.rendezvous.local_world, replace.workers_min, replace.spares, spec.rendezvous.restarts_max)
+    };
+    assert_eq!(launch("--nproc-per-node 4"), (4, 4, 0, 3));
+    assert_eq!(launch("--workers 2:4 --spares 1 --max-restarts 7"), (4, 2, 1, 7));
+    assert!(desk.launch("--on-failure replace train.py").spec.rendezvous.store_kept);
+    let plain = desk.launch("--workers 3 train.py").spec;
+    assert_eq!((plain.rendezvous.local_world, plain.replace, plain.rendezvous.store_kept), (3, None, false));
+    for (words, named) in [
+        ("--workers 1:2 --nproc-per-node 2", "--workers and --nproc-per-node"),
+        ("--on-failure replace --spares 65", "from 0 to 64"),
+        ("--on-failure replace --backoff 1", "--backoff"),
+    ] {
+        let error = desk.refused(&format!("{words} train.py")).to_string();
+        assert!(error.contains(named), "{error}");
+    }
+}
+
 /// Flag, value, what else must be given for it to make a difference.
 const TEXTS: [(&str, &str, &str); 24] = [
     ("--nnodes", "2", ""),

@@ -1,4 +1,4 @@
-"""The guard in the stream: steps that are enqueued behind an aborted collective are skipped by the device itself.
+"""The guard in the stream: the device itself skips steps of fused optimizers that are enqueued behind an aborted collective.
 
 Before each optimizer step a flag in pinned memory is copied, in stream order, into the `found_inf` of fused optimizers, which then change
 nothing where it is 1. The control thread sets the flag before it aborts the groups, so a step whose gradients may be wrong reads 1.
@@ -47,11 +47,11 @@ class Guard:
         self._gate.zero_()
         self._flag.zero_()
 
-    def read(self, step: int) -> None:
-        """Enqueues the look at the flag which decides whether this step is applied."""
+    def read(self, step: int, may_stand: bool) -> None:
+        """Enqueues the look at the flag which decides whether this step is applied. Behind it the stream may stand still for a moment."""
         self._value.copy_(self._flag, non_blocking=True)
         self._verdicts[step % _SLOTS].copy_(self._value, non_blocking=True)
-        if self._stand_at_gate is not None:
+        if may_stand and self._stand_at_gate is not None:
             self._stand_at_gate()
 
     def put_into(self, optimizer: torch.optim.Optimizer) -> None:
@@ -70,13 +70,13 @@ class Guard:
         else:
             optimizer.found_inf = found
 
-    def mark_end(self, step: int) -> None:
-        """All that belongs to the step has been enqueued."""
+    def mark(self, step: int) -> None:
+        """What has been enqueued until now is what `wait` waits for."""
         if self._events is not None:
             self._events[step % _SLOTS].record()
 
     def wait(self, step: int) -> None:
-        """Waits until the device has come to the end of a step."""
+        """Waits until the device has come to the mark of a step."""
         if self._events is not None:
             self._events[step % _SLOTS].synchronize()
 
@@ -85,11 +85,15 @@ class Guard:
         return self._verdicts[step % _SLOTS].item() == 0
 
 
+def is_fused(optimizer: torch.optim.Optimizer) -> bool:
+    """Returns whether an optimizer can skip a step on the device."""
+    return getattr(optimizer, "_step_supports_amp_scaling", False) and all(group.get("fused") for group in optimizer.param_groups)
+
+
 def check_fused(optimizers: dict) -> None:
     """Raises `ElasticError` if an optimizer cannot skip a step on the device."""
     for name, optimizer in optimizers.items():
-        is_fused = getattr(optimizer, "_step_supports_amp_scaling", False)
-        if not is_fused or not all(group.get("fused") for group in optimizer.param_groups):
+        if not is_fused(optimizer):
             raise ElasticError(
                 f"State(run_ahead=True): state.{name} is {type(optimizer).__name__} without fused=True, which cannot skip a step on the device: "
                 "make it with fused=True, or leave out run_ahead"

@@ -11,7 +11,7 @@ import torch
 from . import sharded
 from .checkpoints import Checkpoints
 from .errors import ElasticError
-from .guard import Guard, check_fused
+from .guard import Guard, check_fused, is_fused
 from .small_parts import SmallParts
 
 
@@ -46,23 +46,23 @@ class State:
         self.__dict__["_parts"] = Parts(parts)
         self.__dict__["_guard"] = None
         self.__dict__["_run_ahead"] = False
-        if run_ahead:
-            self._allow_running_ahead()
+        self._set_guard(run_ahead)
         self.__dict__["_step"] = 0
         self.__dict__["_steps"] = None
         self.__dict__["_is_stopped"] = False
         self.__dict__["_mirror_every"] = 0
         self.__dict__["_checkpoints"] = Checkpoints()
 
-    def _allow_running_ahead(self) -> None:
-        check_fused(self._parts.optimizers)
+    def _set_guard(self, run_ahead: bool) -> None:
         trained = self._parts.trained_parameters()
-        if not trained:
-            raise ElasticError("State(run_ahead=True) has no optimizer: sharded models do not run ahead, leave out run_ahead")
-        if not _runs_ahead(trained[0].device):
+        if run_ahead:
+            check_fused(self._parts.optimizers)
+            if not trained:
+                raise ElasticError("State(run_ahead=True) has no optimizer: sharded models do not run ahead, leave out run_ahead")
+        if not any(map(is_fused, self._parts.optimizers.values())) or not _runs_ahead(trained[0].device):
             return
         self.__dict__["_guard"] = Guard(trained[0].device)
-        self.__dict__["_run_ahead"] = True
+        self.__dict__["_run_ahead"] = run_ahead
         for name in self._parts.untrained_modules():
             self._wait_from_now(f"state.{name} has parameters, and no optimizer trains them")
 

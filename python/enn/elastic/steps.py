@@ -19,7 +19,7 @@ import torch
 from . import random_streams, seat_memory
 from .buffers import BufferCopy, Buffers
 from .errors import ElasticError, Interrupted
-from .guard import STEPS_AHEAD, Guard
+from .guard import STEPS_AHEAD, is_fused
 from .late_look import LateLook, first_change
 from .seat_memory import CONTRIBUTED, DONE, Packer, SeatMemory
 
@@ -79,14 +79,19 @@ class Steps:
         self._memory_of = None
         # The step whose record lacks the buffers, which are on their way from the device.
         self._unpublished: int | None = None
-        # Where Python runs ahead; `None` if each step waits for the device.
+        # `None` where no optimizer can skip a step on the device.
         self._guard = state._guard
         self._is_ahead = False
+        # Whether the device has skipped the step of the optimizer that is being enqueued is to be looked at behind it.
+        self._is_unseen = False
+        self._fused: set[int] = set()
         self._pending: deque[Snapshot] = deque()
         self._applied: Snapshot | None = None
         self._trained: list[torch.Tensor] = []
         self._versions: list[int] = []
-        self._slots = 2 if self._guard is None else STEPS_AHEAD + 2
+        # How many steps Python may be ahead of the device.
+        self.ahead = STEPS_AHEAD if state._run_ahead else 0
+        self._slots = 2 + self.ahead
         self._backward_since_applied = False
         self.position = state.step
         self.phase = OPEN
@@ -106,18 +111,15 @@ class Steps:
     def _parts(self):
         return self._state._parts
 
-    @property
-    def ahead(self) -> int:
-        """How many steps Python may be ahead of the device."""
-        return 0 if self._guard is None else STEPS_AHEAD
-
     def discard_from_now(self) -> None:
         """The round is over: what the device has not begun to apply is not applied. Called by the control thread."""
-        self._guard.discard_from_now()
+        if self._guard is not None:
+            self._guard.discard_from_now()
 
     def let_go(self) -> None:
         """All ranks know that the round is over: the device may go on."""
-        self._guard.let_go()
+        if self._guard is not None:
+            self._guard.let_go()
 
     # Rounds.
 
@@ -132,6 +134,7 @@ class Steps:
             self._memory_of = (rank, self._buffers.bytes)
         if self._guard is not None:
             self._is_ahead = self._state._run_ahead
+            self._fused = {id(one) for one in self._parts.optimizers.values() if is_fused(one)}
             self._trained = self._parts.trained_parameters()
             self._guard.reopen()
             # The control thread says that a round is over before it sets the guard's flag.
@@ -171,6 +174,7 @@ class Steps:
         self._remove_hooks()
         self.is_active = False
         self._late_look.disarm()
+        self._is_unseen = False
         if self._guard is not None:
             for optimizer in self._parts.optimizers.values():
                 self._guard.take_out(optimizer)
@@ -237,8 +241,8 @@ class Steps:
                 self._contribute()
             finally:
                 self._interruption.release()
-        if self._is_ahead:
-            self._begin_ahead()
+        if self._is_ahead or id(optimizer) in self._fused:
+            self._begin_behind_guard()
         elif (name := self._first_changes.get(id(optimizer))) is not None:
             self._late_look.arm(name, self._look_late)
             return
@@ -257,7 +261,7 @@ class Steps:
 
     def _start(self, optimizer: torch.optim.Optimizer) -> None:
         self.phase = APPLYING
-        if self._is_ahead:
+        if self._is_ahead or self._is_unseen:
             self._guard.put_into(optimizer)
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
@@ -266,14 +270,19 @@ class Steps:
             self._first_changes[id(optimizer)] = None
             self.phase = APPLYING
             self._look_late()
-        if self.is_active and self.phase == APPLYING:
-            self.phase = APPLIED
-            # The device is busy with the optimizer's step now.
-            if self._is_ahead:
-                self._guard.take_out(optimizer)
-                self._versions = list(map(_version_of, self._trained))
-            else:
-                self._publish()
+        if not self.is_active or self.phase != APPLYING:
+            return
+        if self._guard is not None:
+            self._guard.take_out(optimizer)
+        if self._is_unseen:
+            self._is_unseen = False
+            self._look_behind()
+        self.phase = APPLIED
+        # The device is busy with the optimizer's step now.
+        if self._is_ahead:
+            self._versions = list(map(_version_of, self._trained))
+        else:
+            self._publish()
 
     def _begin_to_apply(self) -> None:
         """Waits until the device has done what was asked, and looks whether that was in a round that is not over."""
@@ -283,9 +292,12 @@ class Steps:
             torch.cuda.current_stream().synchronize()
         if self.sharded is not None:
             self.sharded.publish()
+        self._hear_of_broken()
+        self._hold_unless_over()
+
+    def _hear_of_broken(self) -> None:
         if self._groups.is_broken() and not self._interruption.wait_until_over(VERDICT_SECONDS_MAX):
             raise ElasticError(f"the connection to another rank has ended, and the launcher knows of no failure after {VERDICT_SECONDS_MAX} s")
-        self._hold_unless_over()
 
     def _hold_unless_over(self) -> None:
         self._interruption.hold()
@@ -293,15 +305,30 @@ class Steps:
             self._interruption.release()
             raise Interrupted
 
-    def _begin_ahead(self) -> None:
-        """Waits until no more than `STEPS_AHEAD` steps are pending with this one, which the device skips if the round is over by then."""
+    def _begin_behind_guard(self) -> None:
+        """Lets the optimizer enqueue its step, which the device skips if the round is over when it comes there.
+
+        Where Python runs ahead, no more than `STEPS_AHEAD` steps are pending then; else the device's verdict is waited for behind the step.
+        """
         self._interruption.raise_if_over()
-        while len(self._pending) >= STEPS_AHEAD:
+        while len(self._pending) >= (STEPS_AHEAD if self._is_ahead else 1):
             self._settle_one()
-        if self._groups.is_broken() and not self._interruption.wait_until_over(VERDICT_SECONDS_MAX):
-            raise ElasticError(f"the connection to another rank has ended, and the launcher knows of no failure after {VERDICT_SECONDS_MAX} s")
+        self._hear_of_broken()
         self._hold_unless_over()
-        self._guard.read(self.position + 1)
+        position = self.position + 1
+        self._guard.read(position, may_stand=self._is_ahead)
+        if not self._is_ahead:
+            self._guard.mark(position)
+            self._is_unseen = True
+
+    def _look_behind(self) -> None:
+        """Waits for the verdict on the step that was enqueued. Nothing behind it has been. Raises `Interrupted` if it was skipped."""
+        position = self.position + 1
+        self._guard.wait(position)
+        if not self._guard.was_applied(position):
+            self.phase = OPEN
+            self._interruption.release()
+            raise Interrupted
 
     def _settle_one(self) -> None:
         """Waits for the oldest step that is pending. Raises `Interrupted` if the device has skipped it."""
@@ -351,8 +378,8 @@ class Steps:
             self._settle_pending()
             self._begin_to_apply()
             self._publish()
-            if self._guard is not None:
-                self._guard.read(self.position + 1)
+            if self._is_ahead:
+                self._guard.read(self.position + 1, may_stand=True)
         elif self._is_ahead:
             self._look_for_edits()
         self._state._set_step(step)
@@ -401,7 +428,7 @@ class Steps:
         if for_successor:
             self._record(position, DONE, copy, snapshot.private.streams, snapshot.values)
         if self._is_ahead and self.is_active:
-            self._guard.mark_end(position)
+            self._guard.mark(position)
             self._pending.append(snapshot)
         else:
             self._applied = snapshot

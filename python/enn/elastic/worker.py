@@ -145,14 +145,13 @@ class ElasticWorker(Worker):
 
     def _abort(self) -> None:
         """Called by the control thread when the round is over."""
-        ahead = self.steps.ahead if self.steps is not None else 0
-        if ahead:
+        if self.steps is not None:
             self.steps.discard_from_now()
-        if ahead or self.groups.uses_nccl:
+        if self.groups.uses_nccl or (self.steps is not None and self.steps.ahead):
             # An aborted rank passes on what lies in its buffers, with which the collective of another rank may end as if nothing had
             # happened. By then that rank has to know that the round is over.
             time.sleep(NOTICE_SECONDS)
-        if ahead:
+        if self.steps is not None:
             self.steps.let_go()
         self.groups.abort()
 

@@ -1,6 +1,6 @@
 """recover-bench: one training script under several tools, killed by the same seeds.
 
-    run.py [--device cpu|cuda] [--workers N] [--seeds N] [--tools "NAME;…"] [--out FILE]
+    run.py [--device cpu|cuda] [--workers N] [--seeds N] [--tools "NAME;…"] [--out FILE] [--page]
 
 For each seed each tool trains once, in turn, so that whatever else the machine does meets all of them. In a training ranks are killed by
 kill -9, two unless --kills says otherwise, at steps and ranks that the seed draws, each when the one before has been replaced. Measured are
@@ -25,10 +25,12 @@ import signal
 import statistics
 import tempfile
 import time
+from datetime import date
 from pathlib import Path
 
 from tools import TOOLS, Job, Plain, Tool, lines_changed
 
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "recover-bench.md"
 WAIT_SECONDS_MAX = 120.0
 LOOK_SECONDS = 0.002
 
@@ -246,7 +248,7 @@ class Row:
     def cells(self, settings: argparse.Namespace) -> list[str]:
         """Returns the row of the table."""
         if self.missing:
-            return [self.tool.name, "-", f"left out: {self.missing}", "", "", "", ""]
+            return [self.tool.name, "-", f"left out: {self.missing}", *[""] * (len(HEADER) - 3)]
         time_of = lambda name: [getattr(one, name) for one in self.recoveries]
         both = lambda values, form: f"{statistics.median(values):{form}} / {max(values):{form}}" if values else "-"
         recovered = f"{len(self.recoveries)} of {settings.seeds * settings.kills}"
@@ -271,6 +273,14 @@ def machine(settings: argparse.Namespace) -> str:
     devices = f", {torch.cuda.device_count()} × {torch.cuda.get_device_name()}" if settings.device == "cuda" else ""
     cores = len(os.sched_getaffinity(0))
     return f"{models[0] if models else platform.machine()}, {cores} cores{devices}; Python {platform.python_version()}, PyTorch {torch.__version__}"
+
+
+def into_page(title: str, result: str) -> None:
+    """Puts a result below its heading in the page, in place of an older one."""
+    lines = PAGE.read_text().splitlines()
+    begin = lines.index(f"### {title}") + 1
+    end = next(number for number in range(begin, len(lines)) if lines[number].startswith("## ") or lines[number].startswith("### "))
+    PAGE.write_text("\n".join([*lines[:begin], "", result, "", *lines[end:]]) + "\n")
 
 
 def train_all(settings: argparse.Namespace, rows: list[Row]) -> None:
@@ -311,6 +321,7 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.04, help="seconds that reading a batch takes")
     parser.add_argument("--tools", default="", help="names of tools, or their first words, with ; between them")
     parser.add_argument("--out", type=Path, help="a file for the table and all figures, as JSON")
+    parser.add_argument("--page", action="store_true", help="write the table into docs/recover-bench.md, too")
     settings = parser.parse_args()
     settings.hidden = settings.hidden or (4096 if settings.device == "cuda" else 256)
     signal.signal(signal.SIGTERM, end_when_asked)
@@ -325,7 +336,10 @@ def main() -> None:
     text = table([row.cells(settings) for row in rows])
     load = f"load {before[0]:.1f} before, {os.getloadavg()[0]:.1f} after"
     about = f"{settings.workers} workers, {settings.steps} steps, a checkpoint every {settings.every}, median / worst of {settings.seeds} trainings with {settings.kills} kills each"
-    print(f"\n{machine(settings)}; {load}; {about}\n\n{text}\n\n" + "\n".join(f"{row.tool.name}: {row.tool.setup}" for row in rows))
+    result = f"{machine(settings)}; {load}; {about}, {date.today()}.\n\n{text}"
+    print(f"\n{result}\n\n" + "\n".join(f"{row.tool.name}: {row.tool.setup}" for row in rows))
+    if settings.page:
+        into_page(f"{settings.workers} {'GPUs' if settings.device == 'cuda' else 'workers on the CPU'}", result)
     if settings.out:
         found = {row.tool.name: [dataclasses.asdict(one) for one in row.recoveries] for row in rows}
         settings.out.write_text(json.dumps({"machine": machine(settings), "load": load, "about": about, "recoveries": found, "table": text}, indent=1))

@@ -9,7 +9,10 @@
 )]
 
 use enn_common::event::EventKind;
-use enn_tests::agent::{self, Run, kill_9};
+use enn_tests::{
+    agent::{self, Run, kill_9},
+    launch,
+};
 use nix::sys::signal::Signal;
 use std::{
     fs,
@@ -25,7 +28,7 @@ const SCHEDULES: u32 = 10;
 
 /// Path of a Python that can import PyTorch.
 #[expect(clippy::disallowed_methods, reason = "the environment says which Python has PyTorch")]
-fn python() -> Option<PathBuf> {
+pub fn python() -> Option<PathBuf> {
     let of_venv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/venv/bin/python");
     let python = std::env::var_os("ENN_PYTHON").map_or(of_venv, PathBuf::from);
     let works = Command::new(&python).args(["-c", "import torch"]).status().is_ok_and(|status| status.success());
@@ -150,8 +153,9 @@ fn seeded_schedules_of_faults_end_with_the_same_bits() {
     let schedules = std::env::var("ENN_PYTHON_SCHEDULES").map_or(SCHEDULES, |text| text.parse().unwrap());
     let status = Command::new(python)
         .arg(package.join("tests/schedules.py"))
-        .args(["--supervisor", env!("CARGO_BIN_EXE_agent_under_test"), "--jobs", "2"])
-        .args(["--seeds", &format!("0:{schedules}")])
+        .arg("--supervisor")
+        .arg(launch::enn())
+        .args(["--jobs", "2", "--seeds", &format!("0:{schedules}")])
         .env("PYTHONPATH", package)
         .status()
         .unwrap();

@@ -4,3 +4,4 @@
 
 mod elastic;
 mod makers;
+mod replace;

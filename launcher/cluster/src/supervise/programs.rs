@@ -1,11 +1,11 @@
 //! Any programs on this node, together with those of the other nodes of a run.
 
-use super::{NodeCounts, owner_loop::OwnerLoop, scripts, spec::AGENT_SILENCE_MAX};
+use super::{NodeCounts, owner_loop::OwnerLoop, spec::AGENT_SILENCE_MAX};
 use crate::{
     node_agent::{
         AgentError,
         effect::{GroupEnd, NodeEnd},
-        programs::{GroupSpec, ProgramShell, Requests},
+        programs::{GroupSpec, ProgramShell, ReplaceSpec, Requests},
         settings::{NodeSettings, ProgramSettings},
         state::NodeState,
     },
@@ -21,6 +21,9 @@ use std::{rc::Rc, time::Duration};
 
 /// How often progress is looked at, as a part of the time after which its lack is a hang.
 const PROGRESS_LOOKS: u32 = 10;
+
+/// Time between two looks at who waits for whom.
+const STRAGGLER_WINDOW: Duration = Duration::from_secs(10);
 
 /// What became of the run on this node.
 #[derive(Debug, Clone, PartialEq)]
@@ -137,7 +140,7 @@ fn supervisor_settings(spec: &GroupSpec, met: &Rendezvous) -> SupervisorSettings
     SupervisorSettings {
         run: match &spec.replace {
             None => run,
-            Some(replace) => scripts::run_settings(run, replace),
+            Some(replace) => replacing(run, replace),
         },
         own: met.node(),
         host: rendezvous.host.clone(),
@@ -150,5 +153,18 @@ fn supervisor_settings(spec: &GroupSpec, met: &Rendezvous) -> SupervisorSettings
         store: format!("{host}:{port}"),
         device: "cpu",
         threads: 1,
+    }
+}
+
+/// Returns the settings of a run whose workers are replaced, from those of one in which all restart.
+fn replacing(run: RunSettings, replace: &ReplaceSpec) -> RunSettings {
+    RunSettings {
+        contract: Contract::Script,
+        workers_min: replace.workers_min,
+        on_failure: Recovery::Reform,
+        spares: replace.spares,
+        spares_are_bound: replace.warm_device,
+        straggler_window: STRAGGLER_WINDOW,
+        ..run
     }
 }

@@ -8,37 +8,16 @@ use crate::{
     node_agent::{
         AgentError,
         effect::NodeEnd,
-        programs::{GroupSpec, ProgramShell, ReplaceSpec, Requests},
+        programs::{GroupSpec, ProgramShell, Requests},
     },
     rendezvous::{RoundEnd, RunEnd as GroupRunEnd},
-    supervisor::{
-        effect::{RunEnd, RunOutcome},
-        settings::{Contract, RunSettings},
-    },
+    supervisor::effect::{RunEnd, RunOutcome},
 };
 use enn_common::{
-    config::train::Recovery,
     failure::Failure,
     wire::node_agent::{RunEnding, StopSignal},
 };
 use nix::sys::signal::Signal;
-use std::time::Duration;
-
-/// Time between two looks at who waits for whom.
-const STRAGGLER_WINDOW: Duration = Duration::from_secs(10);
-
-/// Returns the settings of a run whose workers are replaced, from those of one in which all restart.
-pub(super) fn run_settings(run: RunSettings, replace: &ReplaceSpec) -> RunSettings {
-    RunSettings {
-        contract: Contract::Script,
-        workers_min: replace.workers_min,
-        on_failure: Recovery::Reform,
-        spares: replace.spares,
-        spares_are_bound: replace.warm_device,
-        straggler_window: STRAGGLER_WINDOW,
-        ..run
-    }
-}
 
 impl OwnerLoop<'_, ProgramShell> {
     /// Runs until the run is over for this node, and until what its workers wrote is read.
@@ -63,7 +42,10 @@ impl OwnerLoop<'_, ProgramShell> {
         let failure = self.shell.scripts.take().and_then(|scripts| scripts.failure);
         let ended = EndedScripts { failure, membership: self.group_end.take(), host: &spec.rendezvous.host };
         let (end, rounds, restarts) = ended.end(end?)?;
-        Ok(GroupOutcome { end, rounds, restarts, stopped_by: waited.first, output_lost })
+        // All nodes end by the signal that came to one of them.
+        let by = if let GroupRunEnd::Stopped { by } = &end { by.split(' ').next() } else { None };
+        let named = by.and_then(|name| name.parse().ok());
+        Ok(GroupOutcome { end, rounds, restarts, stopped_by: waited.first.or(named), output_lost })
     }
 
     fn run_until_scripts_end(&mut self) -> Result<LoopEnd, AgentError> {

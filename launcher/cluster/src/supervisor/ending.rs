@@ -54,7 +54,7 @@ impl Supervisor {
             let reason = "the run is to stop: its workers save the state that they keep".to_owned();
             self.round.regroup_reason = Some(reason.clone());
             self.leave(reason);
-        } else if self.phase == Phase::Starting
+        } else if (self.phase == Phase::Starting || self.is_no_script_started())
             && self.workers.seated().any(|worker| worker.lives() && worker.connected.is_none())
         {
             // No step was done in this round, and none is waited for: one that hangs may never connect.

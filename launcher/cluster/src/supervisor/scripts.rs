@@ -44,6 +44,11 @@ impl Supervisor {
         self.workers.seated().filter(|_| self.runs_scripts()).filter(is_detached).find(is_counted)
     }
 
+    /// Returns whether the scripts of the round wait for their start.
+    pub(super) fn is_no_script_started(&self) -> bool {
+        self.runs_scripts() && self.workers.seated().all(|worker| worker.pid.is_none())
+    }
+
     /// Returns whether spares can be of use: the program attaches.
     pub(super) fn takes_spares(&self) -> bool {
         self.reforms() && (!self.runs_scripts() || self.workers.seated().all(|worker| worker.connected.is_some()))

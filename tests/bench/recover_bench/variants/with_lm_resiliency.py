@@ -13,6 +13,14 @@ def main():
     rank = dist.get_rank()
     model, optimizer, scheduler = build(device)
     net = DistributedDataParallel(model, find_unused_parameters=True)
+
+    def load(saved):
+        # It was captured in the optimizer's step, before that of the schedule.
+        scheduler.load_state_dict(saved)
+        scheduler.step()
+
+    # It would make groups with NCCL otherwise, also where nothing is to be detected.
+    group = dist.new_group(backend="gloo") if device.type == "cpu" else None
     resiliency = enable_resiliency(
         net,
         optimizer,
@@ -24,9 +32,11 @@ def main():
             disk_folder=os.path.join(ARGUMENTS.folder, "checkpoints"),
             pin_memory=device.type == "cuda",
         ),
+        group=group,
+        nccl_group=group,
         device=device,
         extra_state_fn=scheduler.state_dict,
-        load_extra_state_fn=scheduler.load_state_dict,
+        load_extra_state_fn=load,
     )
     for step in range(resiliency.step_count, ARGUMENTS.steps):
         rows, targets = batch(step, rank, device)

@@ -2,7 +2,7 @@
 //!
 //! `shell` carries out what the node state decides about them; `environment` is what a worker is told (pure); `program_seat`
 //! what a worker is started for; `program_worker` one process with its output and its failure; `error_file` what torch's `@record` leaves; `scripts` what programs may do that attach to
-//! the broker; `watchdog` the timers that workers set for
+//! the broker, and `script_services` what they need for it; `watchdog` the timers that workers set for
 //! themselves; `readers` the last wait for whoever reads their output.
 //!
 //! **Invariant:** nothing outlives the run on this node, unless one that ended well is asked to leave it.
@@ -12,6 +12,7 @@ mod error_file;
 mod program_seat;
 mod program_worker;
 mod readers;
+mod script_services;
 mod scripts;
 mod shell;
 mod spec;

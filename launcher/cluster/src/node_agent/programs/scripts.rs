@@ -5,68 +5,30 @@
 use super::{
     program_seat::{ProgramSeat, ScriptSeat, SpareKind, ranks_of, ranks_of_spare},
     program_worker::{self, Means, NotStarted, ProgramWorker},
+    script_services::{Scripts, WaitingStart},
     shell::ProgramShell,
     spec::ReplaceSpec,
 };
 use crate::{
-    node_agent::{
-        broker_reader::BrokerReader, effect::NodeEffect, environment::ScriptPlaces, error::AgentError, input::NodeInput,
-    },
+    node_agent::{effect::NodeEffect, environment::ScriptPlaces, error::AgentError, input::NodeInput},
     rendezvous::Rendezvous,
 };
-use enn_broker::{Broker, BrokerEvent, Command};
+use enn_broker::{BrokerEvent, Command};
 use enn_common::{
     event::EventKind,
-    failure::Failure,
     id::WorkerId,
     wire::{
         message::Assignment,
-        node_agent::{SeatFacts, StopSignal, WorkerEvidence, WorkerFlag},
+        node_agent::{StopSignal, WorkerEvidence, WorkerFlag},
     },
 };
 use nix::sys::signal::Signal;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    rc::Rc,
-    time::Instant,
-};
-
-/// A worker that waits for the fork server.
-#[derive(Debug)]
-struct WaitingStart {
-    worker: WorkerId,
-    seat: Option<SeatFacts>,
-    local_rank: u32,
-}
-
-/// What scripts need besides what any programs do.
-pub(crate) struct Scripts {
-    pub(super) broker: BrokerReader,
-    rendezvous: Rc<Rendezvous>,
-    spec: ReplaceSpec,
-    waiting: Vec<WaitingStart>,
-    /// Workers that were signalled: their end is no failure of theirs.
-    signalled: BTreeSet<WorkerId>,
-    /// The newest failure on this node.
-    pub(crate) failure: Option<Box<Failure>>,
-    /// Signals that asked the run to stop.
-    pub(crate) stopped_by: Option<Signal>,
-    pub(crate) is_stopped_twice: bool,
-}
+use std::{collections::BTreeMap, rc::Rc, time::Instant};
 
 impl ProgramShell {
     /// Serves a broker, to which the workers may attach. They meet in the store of the rendezvous.
     pub(crate) fn serve_scripts(&mut self, spec: &ReplaceSpec, rendezvous: Rc<Rendezvous>) -> Result<(), AgentError> {
-        self.scripts = Some(Scripts {
-            broker: BrokerReader::new(Broker::serve(&spec.socket_parent)?),
-            rendezvous,
-            spec: spec.clone(),
-            waiting: Vec::new(),
-            signalled: BTreeSet::new(),
-            failure: None,
-            stopped_by: None,
-            is_stopped_twice: false,
-        });
+        self.scripts = Some(Scripts::serve(spec, rendezvous)?);
         Ok(())
     }
 
@@ -157,12 +119,14 @@ impl ProgramShell {
         scripts.stopped_by
     }
 
-    /// Starts the workers that wait, as far as the fork server lets them: a spare can wait for it longer than one with a seat.
+    /// Starts the workers that wait, as far as the fork server lets them. A spare waits for it; one with a seat only in the first round,
+    /// since the survivors of a failure wait for it.
     pub(super) fn start_waiting(&mut self) {
         let is_loading = self.starter.is_loading();
         let is_expected = self.starter.is_expected();
         let Some(scripts) = &mut self.scripts else { return };
-        let waits = |start: &WaitingStart| is_loading || (is_expected && start.seat.is_none());
+        let is_first = !scripts.has_started;
+        let waits = |start: &WaitingStart| if start.seat.is_some() { is_loading && is_first } else { is_expected };
         let due: Vec<WaitingStart> = scripts.waiting.extract_if(.., |start| !waits(start)).collect();
         for start in due {
             self.start_script(start);
@@ -171,7 +135,8 @@ impl ProgramShell {
 
     fn start_script(&mut self, start: WaitingStart) {
         let WaitingStart { worker, seat, local_rank } = start;
-        let Some(scripts) = &self.scripts else { return };
+        let Some(scripts) = &mut self.scripts else { return };
+        scripts.has_started = true;
         let broker = scripts.broker.broker();
         let places = ScriptPlaces { socket: broker.script_socket(), seat_dir: broker.seat_dir() };
         let kind = if scripts.spec.warm_device { SpareKind::WithDevice } else { SpareKind::Cold };

@@ -6,7 +6,7 @@ use super::{
     program_seat::ProgramSeat,
     program_worker::{self, Means, NotStarted, Page, ProgramWorker},
     readers::{self, Requests},
-    scripts::Scripts,
+    script_services::Scripts,
     spec::GroupSpec,
     watchdog::{Expired, Watchdog},
 };
@@ -325,7 +325,7 @@ impl ProgramShell {
         let stopped_by = self.note_signalled(worker);
         let Some(worker) = self.workers.get(&worker) else { return };
         let signal = match (signal, stopped_by) {
-            (EndSignal::Terminate, Some(asked)) => EndSignal::Request(asked),
+            (EndSignal::Terminate, Some(asked)) if !worker.is_spare => EndSignal::Request(asked),
             (signal, _) => signal,
         };
         match signal {
