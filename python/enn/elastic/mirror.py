@@ -156,10 +156,11 @@ class Mirror:
         self._files = [None, None]
 
     def leave_round(self) -> None:
-        """The groups of the round are no more."""
+        """The groups of the round are no more, and the device has nothing left to do: a copy that it was making is whole."""
         if self._neighbour is not None:
             self._neighbour.leave()
         self._neighbour = None
+        self.publish()
 
     def close(self) -> None:
         """Lets go of the files, which stay for a successor in the seat."""
