@@ -1,5 +1,6 @@
 """Sharded models (FSDP2, HSDP): a rank is killed at a chosen point, and at the end the shards are those of an undisturbed run, to the bit."""
 
+import functools
 import json
 import os
 import pickle
@@ -31,6 +32,7 @@ SMALL = str(HERE / "script_small.py")
 REPEATED = re.compile(r"enn: training goes on after step (\d+), from (.+); (\d+) steps? (?:is|are) repeated")
 
 
+@functools.cache
 def undisturbed(world: int, *arguments: str) -> list[str]:
     with Supervisor(SHARDED, world, arguments=arguments) as supervisor:
         supervisor.finish()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from . import mirror_directory, mirror_memory, records, shards, torch_private, transfer
+from . import mirror_ahead, mirror_directory, mirror_memory, records, shards, torch_private, transfer
 from .mirror_memory import MirrorFile, MirrorRecord
 from .neighbour import Neighbour
 
@@ -53,8 +53,10 @@ class Mirror:
         return max(mine, key=lambda one: one.position, default=None)
 
     def flat_of(self, record: MirrorRecord) -> torch.Tensor | None:
-        """Returns the tensors of a copy in a file that this process has open."""
-        return next((file.flat for file in self._files if file is not None and file.path == record.path), None)
+        """Returns the tensors of a copy in a file that this process has open, or has mapped ahead."""
+        ahead = mirror_ahead.look_up(record.path, record.tensor_bytes)
+        opened = next((file.flat for file in self._files if file is not None and file.path == record.path), None)
+        return ahead.flat if opened is None and ahead is not None else opened
 
     def before_step(self, position: int) -> None:
         """The step that leads to `position` is about to change the tensors: the device does so after the copy of an earlier step."""
@@ -100,7 +102,7 @@ class Mirror:
                 torch.cuda.set_device(device)
             for slot in (0, 1):
                 path = mirror_memory.path_of(self._directory, self._rank, slot)
-                self._files[slot] = MirrorFile(path, size, device is not None)
+                self._files[slot] = MirrorFile(path, size, device is not None, mirror_ahead.take(path, size))
         except Exception as error:
             self._error = error
 
@@ -154,10 +156,11 @@ class Mirror:
         self._files = [None, None]
 
     def leave_round(self) -> None:
-        """The groups of the round are no more."""
+        """The groups of the round are no more, and the device has nothing left to do: a copy that it was making is whole."""
         if self._neighbour is not None:
             self._neighbour.leave()
         self._neighbour = None
+        self.publish()
 
     def close(self) -> None:
         """Lets go of the files, which stay for a successor in the seat."""

@@ -36,6 +36,12 @@ def of(seats: Path) -> Path:
     return folder
 
 
+def known(seats: Path) -> Path | None:
+    """Returns the folder, if a rank of the node has chosen it already."""
+    link = seats / _LINK
+    return link.resolve() if link.is_symlink() else None
+
+
 def _choose(seats: Path) -> Path:
     is_same = seats.stat().st_dev == MEMORY.stat().st_dev if MEMORY.is_dir() else True
     if is_same or not _is_memory(MEMORY) or (_is_memory(seats) and _free(seats) >= _free(MEMORY)):

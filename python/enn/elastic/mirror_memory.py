@@ -36,12 +36,12 @@ class MirrorRecord:
 
 
 class MirrorFile:
-    """One of the two files of a rank. `tensor_bytes` is the size of the tensors; the memory is allocated here.
+    """One of the two files of a rank. `tensor_bytes` is the size of the tensors; the memory is allocated here. `ahead` has them mapped.
 
     Raises `ElasticError` if the file system has no room for it.
     """
 
-    def __init__(self, path: Path, tensor_bytes: int, on_device: bool):
+    def __init__(self, path: Path, tensor_bytes: int, on_device: bool, ahead=None):
         self.path = path
         self.tensor_bytes = tensor_bytes
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -55,8 +55,10 @@ class MirrorFile:
                 f"{path} needs {tensor_bytes >> 20} MiB for the mirror of this rank, and cannot get them: {error.strerror}. Give this file "
                 "system more room (a container has --shm-size), or call state.checkpoint() instead of state.mirror()"
             ) from None
-        self.flat = _mapped(self._descriptor, tensor_bytes, at_once=False)
-        self._is_registered = on_device and torch_private.register_host_memory(self.flat)
+        self.flat = _mapped(self._descriptor, tensor_bytes, at_once=False) if ahead is None else ahead.flat
+        self._is_registered = ahead is not None and ahead.is_registered
+        if on_device and not self._is_registered:
+            self._is_registered = torch_private.register_host_memory(self.flat)
 
     def begin(self) -> torch.Tensor:
         """Begins a copy: the one that was there is no more. Returns the place of the tensors (uint8), to be filled before `end`."""

@@ -7,7 +7,7 @@ import traceback
 
 import torch
 
-from . import agreement, records, seat_memory, torch_private, transfer
+from . import agreement, mirror_ahead, records, seat_memory, torch_private, transfer
 from .agreement import Claim
 from .errors import ElasticError, Interrupted, Stopped
 from .messages import Seat
@@ -72,6 +72,8 @@ class Recovery:
     def run(self):
         """Returns the function's value after the round in which all ranks have come to its end."""
         self._control.participate()
+        if self._state._mirror_every and self._worker.promised is not None and self._worker.seat_directory is not None:
+            mirror_ahead.begin(self._worker.seat_directory, self._worker.promised)
         with self._groups.watched():
             while True:
                 seat = self._worker.take_seat()

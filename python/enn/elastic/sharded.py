@@ -77,8 +77,9 @@ class Sharded:
             chosen = decision.neighbours
             neighbour = Neighbour(self._mirrors, seat.rank, chosen, self._worker.interruption) if chosen else None
             self._mirror.begin_round(seat.rank, self._signature, steps.position, neighbour)
-        self._kept = None
+        # In this order: whatever interrupts here, what this rank has is not forgotten.
         self.is_joined = True
+        self._kept = None
         control = self._worker.control
         control.position = steps.position
         control.step = steps.position

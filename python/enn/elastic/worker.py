@@ -108,6 +108,11 @@ class ElasticWorker(Worker):
         return seat
 
     @property
+    def promised(self) -> int | None:
+        """The local rank of the only seat that this worker can get, if it is a spare that has taken its device."""
+        return self._promised if self._is_spare else None
+
+    @property
     def rank(self) -> int:
         return self.seat.rank
 
