@@ -215,7 +215,7 @@ fn a_stop_ends_programs_that_attach_after_the_same_step() {
     kill(run.child.id().cast_signed(), Signal::SIGINT);
     let left = run.end();
     assert_eq!(left.ended.code, Some(130), "{}", left.ended.stderr);
-    let stopped = left.files.get("stopped-0").unwrap();
+    let stopped = &left.files["stopped-0"];
     assert_eq!(left.files.get("stopped-1"), Some(stopped));
     left.says(&["SIGINT: stopping the workers"]);
 }
