@@ -28,7 +28,7 @@ const SCHEDULES: u32 = 10;
 
 /// Path of a Python that can import PyTorch.
 #[expect(clippy::disallowed_methods, reason = "the environment says which Python has PyTorch")]
-pub fn python() -> Option<PathBuf> {
+pub(crate) fn python() -> Option<PathBuf> {
     let of_venv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/venv/bin/python");
     let python = std::env::var_os("ENN_PYTHON").map_or(of_venv, PathBuf::from);
     let works = Command::new(&python).args(["-c", "import torch"]).status().is_ok_and(|status| status.success());
