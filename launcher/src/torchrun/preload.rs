@@ -83,7 +83,8 @@ pub(super) fn preload(
                 notes.push(NOTHING_TO_WARM.to_owned());
             }
             let could_be_warm = imports && warm.is_none();
-            let behind = warm.is_none() && rendezvous.local_world as usize <= facts.cores;
+            // A spare is of use once it has been forked: it does not wait for an import in the background.
+            let behind = warm.is_none() && own.spares.is_none() && rendezvous.local_world as usize <= facts.cores;
             let comes_again = rendezvous.restarts_max > 0 || rendezvous.nodes_min < rendezvous.nodes_max;
             let preload = || Preload { modules: vec![TORCH.to_owned()], asked: false, behind, warm };
             Ok(PreloadChoice { preload: (imports && (comes_again || !behind)).then(preload), could_be_warm })

@@ -184,7 +184,7 @@ impl Supervisor {
             return;
         };
         // A report may be here before the page that shows the same progress.
-        let moving = (self.round.progress_at + limit).saturating_sub(self.now);
+        let moving = (self.round.progress_at + limit).saturating_sub(self.now).max(self.import_time_left(limit));
         match hang::find(&pulses, moving, limit) {
             HangFinding::Hung(pulse) => {
                 self.round.hang_check = self.now + limit;
@@ -244,6 +244,14 @@ impl Supervisor {
         }
         let ready = seat.ready.is_some();
         Some(Pulse { worker: worker.id, phase: worker.page.phase, step: worker.page.step, idle, ready })
+    }
+
+    /// Returns how long scripts that have not attached yet may keep those waiting that have: they still import.
+    fn import_time_left(&self, limit: Time) -> Time {
+        let limit = limit.max(CONNECT_WAIT_MIN);
+        let importing = self.workers.seated().filter(|worker| worker.lives() && worker.connected.is_none());
+        let left = importing.map(|worker| limit.saturating_sub(worker.idle(self.now, self.now)));
+        left.filter(|_| self.runs_scripts()).max().unwrap_or_default()
     }
 
     fn end_hung(&mut self, pulse: Pulse, stacks: Option<PathBuf>) {
