@@ -36,6 +36,9 @@ use std::{
 const WAIT_MAX: Duration = Duration::from_secs(120);
 /// From Slurm's KILL to processes that are gone: KillWait of the cluster is 5 s.
 const GRACE_MAX: Duration = Duration::from_secs(20);
+/// States of a job that is over.
+const JOB_ENDS: [&str; 9] =
+    ["BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"];
 
 /// A cluster that ends with this process.
 struct Cluster {
@@ -135,9 +138,9 @@ impl Cluster {
     /// Waits until the job is over; its state.
     fn end_of(&self, job: &str) -> String {
         wait_for("the end of the job", WAIT_MAX, || {
+            // There are more states on the way, such as SIGNALING.
             let state = self.job(job, "JobState");
-            (!["PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED"].contains(&state.as_str()))
-                .then_some(state)
+            JOB_ENDS.contains(&state.as_str()).then_some(state)
         })
     }
 }
