@@ -9,7 +9,6 @@ processes must end with code 0), or `expect` (an undisturbed run). Arguments key
 import os
 import random
 import sys
-import time
 from pathlib import Path
 
 from supervisor import Supervisor
@@ -42,11 +41,7 @@ def disturbed(world: int, kills: int, arguments: list[str], seed: int) -> tuple[
         supervisor.run_until(lambda: supervisor.all_attached(), 120)
         for number, seat in enumerate(seats):
             supervisor.run_until(lambda: supervisor.all_ready(number), 60)
-            step = supervisor.seated(seat).step
-            supervisor.run_until(lambda: supervisor.seated(seat).step >= step + 15, 60)
-            time.sleep(rng.random() * 0.05)
-            supervisor.kill(seat)
-            supervisor.run_until(lambda: supervisor.all_ready(number + 1), 60)
+            supervisor.kill_at(seat, supervisor.seated(seat).step + 15, pause=rng.random() * 0.05)
             seconds.append(supervisor.seconds_to_the_next_step())
             print(f"  kill {number} of rank {seat}: {seconds[-1]:.3f} s to the next step", flush=True)
         supervisor.finish(float(os.environ.get("ENN_WAIT", "60")))

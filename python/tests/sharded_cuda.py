@@ -7,7 +7,6 @@ import os
 import random
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from recovery_cuda import REPEATABLE
@@ -40,11 +39,7 @@ def disturbed(world: int, kills: int, arguments: list[str]) -> list[str]:
         supervisor.run_until(supervisor.all_attached, 120)
         for number, seat in enumerate(seats):
             supervisor.run_until(lambda: supervisor.all_ready(number), 60)
-            step = supervisor.seated(seat).step
-            supervisor.run_until(lambda: supervisor.seated(seat).step >= step + 34, 60)
-            time.sleep(rng.random() * 0.1)
-            supervisor.kill(seat)
-            supervisor.run_until(lambda: supervisor.all_ready(number + 1), 60)
+            supervisor.kill_at(seat, supervisor.seated(seat).step + 34, pause=rng.random() * 0.1)
             print(f"  rank {seat} killed: {supervisor.seconds_to_the_next_step():.3f} s to the next step", flush=True)
             begin = supervisor.killed_at
             print("   ", [(round(entry[0] - begin, 3), *entry[1:]) for entry in supervisor.log if entry[0] > begin], flush=True)

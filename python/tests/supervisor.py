@@ -101,6 +101,14 @@ class Supervisor:
         self.killed_at = time.monotonic()
         os.kill(self.seated(rank).popen.pid, number)
 
+    def kill_at(self, rank: int, step: int, pause: float = 0) -> None:
+        """Kills a worker when it has done so many steps and a pause (seconds) has passed; waits until all are ready again."""
+        self.run_until(lambda: self.all_ready(self.round) and self.seated(rank).step >= step)
+        time.sleep(pause)
+        after = self.round + 1
+        self.kill(rank)
+        self.run_until(lambda: self.all_ready(after))
+
     def run_until(self, condition, seconds: float = WAIT_SECONDS_MAX) -> None:
         deadline = time.monotonic() + seconds
         while not condition():

@@ -29,32 +29,26 @@ class Recovery(unittest.TestCase):
         cls.expected = undisturbed("ms=0")
         assert len(cls.expected) == 2, cls.expected
 
-    def kill_at(self, supervisor: Supervisor, rank: int, step: int) -> None:
-        supervisor.run_until(lambda: supervisor.all_ready(supervisor.round) and supervisor.seated(rank).step >= step)
-        after = supervisor.round + 1
-        supervisor.kill(rank)
-        supervisor.run_until(lambda: supervisor.all_ready(after))
-
     def test_a_spare_takes_the_seat_and_the_bits_are_the_same(self):
         with Supervisor(DDP, 2, spares=2, arguments=["ms=5"]) as supervisor:
             supervisor.run_until(supervisor.all_attached)
-            self.kill_at(supervisor, rank=1, step=7)
+            supervisor.kill_at(rank=1, step=7)
             supervisor.run_until(lambda: supervisor.seated(0).step > 20)
             print(f"kill to the next step of all: {supervisor.seconds_to_the_next_step():.3f} s", file=sys.stderr)
-            self.kill_at(supervisor, rank=0, step=30)
+            supervisor.kill_at(rank=0, step=30)
             supervisor.finish()
             self.assertEqual(supervisor.ends(), self.expected)
 
     def test_without_a_spare_a_new_process_takes_the_seat(self):
         with Supervisor(DDP, 2, arguments=["ms=5"]) as supervisor:
-            self.kill_at(supervisor, rank=0, step=5)
+            supervisor.kill_at(rank=0, step=5)
             supervisor.finish()
             self.assertEqual(supervisor.ends(), self.expected)
 
     def test_loaders_that_live_on_are_rewound(self):
         with Supervisor(DDP, 2, spares=1, arguments=["ms=5", "persistent=1"]) as supervisor:
             supervisor.run_until(supervisor.all_attached)
-            self.kill_at(supervisor, rank=1, step=20)
+            supervisor.kill_at(rank=1, step=20)
             supervisor.finish()
             self.assertEqual(supervisor.ends(), self.expected)
 
@@ -62,7 +56,7 @@ class Recovery(unittest.TestCase):
         with Supervisor(DDP, 2, spares=2, arguments=["ms=2", "except=1"]) as supervisor:
             supervisor.run_until(supervisor.all_attached)
             for step in (6, 25):
-                self.kill_at(supervisor, rank=1, step=step)
+                supervisor.kill_at(rank=1, step=step)
             supervisor.finish()
             self.assertEqual(supervisor.ends(), self.expected)
 
@@ -71,7 +65,7 @@ class Recovery(unittest.TestCase):
             with Supervisor(DDP, 2, spares=2, arguments=["except=2"]) as supervisor:
                 supervisor.run_until(supervisor.all_attached)
                 for step in (5 + seed, 20 + seed):
-                    self.kill_at(supervisor, rank=seed % 2, step=step)
+                    supervisor.kill_at(rank=seed % 2, step=step)
                 supervisor.finish()
                 self.assertEqual(supervisor.ends(), self.expected)
 

@@ -157,7 +157,8 @@ def newest(directory: Path) -> int:
     """Returns the newest step of which a rank of this node has said that it is done, or 0."""
     steps = [0]
     for path in directory.glob(f"seat-*-{DONE}"):
-        data = path.read_bytes()[:_HEADER_BYTES]
+        with open(path, "rb") as file:
+            data = file.read(_HEADER_BYTES)
         if len(data) == _HEADER_BYTES and data.startswith(_MAGIC):
             steps.append(_STEP.unpack_from(data, _STEP_OFFSET)[0])
     return max(steps)

@@ -22,6 +22,7 @@ from .errors import ElasticError, Interrupted
 from .guard import STEPS_AHEAD, is_fused
 from .late_look import LateLook, first_change
 from .seat_memory import CONTRIBUTED, DONE, Packer, SeatMemory
+from .small_parts import to_host
 
 OPEN = "open"
 APPLYING = "applying"
@@ -521,8 +522,6 @@ class Steps:
 
     def pickled_snapshot(self) -> bytes:
         """Returns the shared part of the snapshot, for ranks that lack it."""
-        from .small_parts import to_host
-
         snapshot = self.snapshot
         return pickle.dumps((snapshot.position, snapshot.step, to_host(snapshot.parts), snapshot.values, snapshot.is_entry))
 
