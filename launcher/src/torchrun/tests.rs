@@ -127,6 +127,18 @@ fn replacing_has_the_budget_of_training_unless_one_is_given() {
     }
 }
 
+#[test]
+fn spares_do_not_wait_for_an_import_in_the_background() {
+    let desk = Desk::new();
+    fs::write(desk.dir.path().join("train.py"), "import torch\n").unwrap();
+    let behind = |words: &str| {
+        let spec = desk.launch(&format!("--on-failure replace {words} train.py")).spec;
+        spec.preload.unwrap().behind
+    };
+    assert!(behind(""));
+    assert!(!behind("--spares 1"));
+}
+
 /// Flag, value, what else must be given for it to make a difference.
 const TEXTS: [(&str, &str, &str); 24] = [
     ("--nnodes", "2", ""),

@@ -4,6 +4,7 @@ use super::{
     faults::{DiskFault, Fault, PlannedFault},
     processes::{Hang, Trap, TrapPoint},
     run_plan::RunPlan,
+    scripts::ScriptPlan,
     world::{Time, World},
 };
 use crate::{node_agent::effect::NodeEnd, supervisor::effect::RunEnd};
@@ -64,6 +65,17 @@ fn a_worker_that_never_connects_is_found_by_the_hang_timeout() {
     let mut world = run(plan(2), vec![at(6, trap), at(6, Fault::KillWorker(1))]);
     assert_eq!(end(&world), &RunEnd::Finished);
     check_time(&mut world, 77 * SECOND);
+}
+
+#[test]
+fn a_script_that_waits_for_one_that_imports_does_not_hang() {
+    let trap = Fault::Trap(TrapPoint::BeforeConnected, Trap::Hang(Hang::Whole));
+    let scripts = Some(ScriptPlan { detached: false, hollow: 0 });
+    let plan = RunPlan { hang_timeout: Some(5 * SECOND), scripts, steps: 5, ..plan(2) };
+    let world = run(plan, vec![at(0, trap)]);
+    assert_eq!(end(&world), &RunEnd::Finished);
+    // Imports have half a minute, however short the limit is.
+    assert!(world.now >= 30 * SECOND, "{:?}", world.now);
 }
 
 #[test]

@@ -491,7 +491,7 @@ impl World {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         let Some(connection) = process.connection else { return };
         let agent = process.agent;
-        let spoken = match self.plan.scripts {
+        let to_broker = match self.plan.scripts {
             None => BrokerMessage::Worker(message),
             Some(_) => match as_script(process, &message) {
                 Some(message) => BrokerMessage::Script(message),
@@ -500,7 +500,7 @@ impl World {
         };
         process.said_until = process.said_until.max(self.now + delay);
         let at = process.said_until;
-        self.at(at, Event::Said { agent, connection, message: Box::new(spoken) });
+        self.at(at, Event::Said { agent, connection, message: Box::new(to_broker) });
     }
 
     fn connect_worker(&mut self, pid: Pid) {

@@ -16,7 +16,7 @@ pub(super) struct ProgramStart<'a> {
     pub(super) restarts: u32,
     /// Store in which the workers of a round meet.
     pub(super) store: StoreAddress,
-    /// Those of the seat; of a spare that of the device for which it is prepared.
+    /// The ranks of the seat; a spare has only the local rank of the device for which it is prepared.
     pub(super) ranks: Ranks,
     /// Set where the worker may attach.
     pub(super) script: Option<ScriptStart<'a>>,
@@ -33,9 +33,9 @@ pub(super) struct ScriptStart<'a> {
 /// When a spare learns of its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SpareKind {
-    /// With its seat.
+    /// The spare learns of it with its seat.
     Cold,
-    /// When it is started.
+    /// The spare learns of it when it is started.
     WithDevice,
 }
 
