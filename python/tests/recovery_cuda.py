@@ -1,6 +1,6 @@
 """Kills on GPUs, while Python runs ahead of the device: the bits at the end are those of an undisturbed run.
 
-    python tests/recovery_cuda.py MODE [WORLD] [KILLS] [key=value …]       needs WORLD GPUs
+    python tests/recovery_cuda.py MODE [WORLD] [KILLS] [key=value …]       on WORLD GPUs, or fewer that are shared
 
 MODE is `wait`, `guard`, `unsafe_wait` or `unsafe_guard` (without either, the bits must differ), or `exit` (KILLS undisturbed runs, whose
 processes must end with code 0), or `expect` (an undisturbed run). Arguments key=value go to train_cuda.py.
@@ -11,11 +11,13 @@ import random
 import sys
 from pathlib import Path
 
+import torch
+
 from supervisor import Supervisor
 
 SCRIPT = str(Path(__file__).resolve().parent / "train_cuda.py")
 # The order of sums does not depend on how a communicator was made.
-REPEATABLE = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+REPEATABLE = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_SOCKET_IFNAME": "lo"}
 MODES = {
     "wait": [],
     "guard": ["ahead=1"],
@@ -74,7 +76,7 @@ def main() -> int:
     if mode == "exit":
         return exits(world, kills)
     # Reports of progress come ten times a second.
-    arguments = [f"steps={100 + 60 * kills}", *sys.argv[4:]]
+    arguments = [f"steps={100 + 60 * kills}", f"shared={int(world > torch.cuda.device_count())}", *sys.argv[4:]]
     if mode == "expect":
         print(*expected_of(world, arguments), sep="\n")
         return 0

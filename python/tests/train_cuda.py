@@ -2,7 +2,7 @@
 
 Arguments: key=value of steps, width, depth, ahead (1: Python runs ahead, behind the guard in the stream; 2: on the CPU, too; 3: each step
 waits, behind the guard, on the CPU, too), unsafe (1: without waiting for the device and looking at the flag before a step is applied, and
-without the guard), gloo (1: sums by Gloo, also where ranks share a GPU). Without a GPU it runs on the CPU.
+without the guard), gloo (1: sums by Gloo), shared (1: ranks share a GPU under NCCL). Without a GPU it runs on the CPU.
 """
 
 import faulthandler
@@ -16,9 +16,11 @@ import enn.elastic as elastic
 import enn.elastic.state
 from train_common import digest, mark, options, wait_for_go
 
-OPTIONS = options(steps=300, width=2048, depth=12, ahead=0, gloo=0)
+OPTIONS = options(steps=300, width=2048, depth=12, ahead=0, gloo=0, shared=0)
 
-
+if OPTIONS["shared"]:
+    # NCCL refuses two ranks of one host on a GPU. These seem to be on several hosts, and speak over sockets.
+    os.environ["NCCL_HOSTID"] = str(os.getpid())
 if OPTIONS["ahead"] >= 2:
     enn.elastic.state._runs_ahead = lambda device: True
 

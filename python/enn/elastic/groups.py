@@ -1,5 +1,6 @@
 """The process groups of one round: made over keys of the round, aborted from outside, forgotten."""
 
+import threading
 from datetime import timedelta
 
 import torch
@@ -14,6 +15,8 @@ from .round_store import RoundStore
 CONNECT_SECONDS_MAX = 5
 STORE_SECONDS_MAX = 10
 DEFAULT_TIMEOUT = timedelta(minutes=30)
+# At the end of the process, for aborted groups to end.
+LEAVE_SECONDS_MAX = 5
 
 
 class RoundGroups:
@@ -31,6 +34,8 @@ class RoundGroups:
         self._connections = torch_private.ConnectionsOfGroups()
         # torch holds the C++ half of a store only: the Python halves are kept as long as a group may ask them.
         self._halves: list[RoundStore] = []
+        self._are_forgotten = threading.Event()
+        self._leaving: threading.Thread | None = None
         self.store: dist.Store | None = None
 
     @property
@@ -47,9 +52,11 @@ class RoundGroups:
 
         Raises `Interrupted` if the round ends before, and `ElasticError` if there is no store to meet at.
         """
+        self._are_forgotten.clear()
         self._connect(seat)
-        self._halves.append(RoundStore(self._client, self._interruption))
-        self.store = dist.PrefixStore(seat.store_prefix, self._halves[-1])
+        # torch puts some keys below all prefixes that it knows of: those of an ended round would be found in the next one.
+        self.store = RoundStore(dist.PrefixStore(seat.store_prefix, self._client), self._interruption)
+        self._halves.append(self.store)
         self.meet("begin", seat.world)
         device = self.device
         dist.init_process_group(
@@ -90,17 +97,30 @@ class RoundGroups:
 
     def abort(self) -> None:
         """Ends all collectives under way with an error. Called by the control thread."""
-        torch_private.abort_nccl_groups()
+        aborted = torch_private.abort_nccl_groups()
         self._connections.cut()
+        if aborted:
+            # Neither this thread nor the training thread may wait for the threads of aborted groups to end.
+            self._leaving = threading.Thread(target=_let_go, args=(aborted, self._are_forgotten), name="enn-leaving", daemon=True)
+            self._leaving.start()
 
     def destroy(self) -> None:
         """Ends the groups of the last round as `destroy_process_group` does, unless the script has done so."""
         if dist.is_initialized():
             dist.destroy_process_group()
+        if self._leaving is not None:
+            self._leaving.join(LEAVE_SECONDS_MAX)
         self.store = None
 
     def forget(self) -> None:
         """The training thread has left the round: its groups are no more."""
         torch_private.forget_groups()
+        self._are_forgotten.set()
         self._connections.forget()
         self.store = None
+
+
+def _let_go(groups: list, are_forgotten: threading.Event) -> None:
+    """Drops the last references to groups, once the training thread has dropped its own."""
+    are_forgotten.wait()
+    groups.clear()

@@ -10,7 +10,7 @@ LOOK_SECONDS_MAX = 0.02
 
 
 class RoundStore(dist.Store):
-    """A store over a client of the launcher's store.
+    """A store over a part of the launcher's store.
 
     torch's own client waits in C, where nothing reaches it. This one asks again and again, and looks in between whether the round is over
     (`Interrupted`). Waits have no other limit: the supervisor ends a round in which somebody does not come.

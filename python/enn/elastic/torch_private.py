@@ -183,11 +183,15 @@ def _shut(descriptor: int) -> None:
         pass
 
 
-def abort_nccl_groups() -> None:
-    """Aborts all groups that use NCCL. May be called while another thread waits for a collective of theirs."""
-    if not dist.is_nccl_available():
-        return
+def abort_nccl_groups() -> list:
+    """Aborts all groups that use NCCL, and returns them. May be called while another thread waits for a collective of theirs.
+
+    Whoever lets go of the last reference to one of them waits until its watchdog ends. A watchdog that has seen the connection to another
+    host fail sleeps before it does, four times TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC.
+    """
     backends = []
+    if not dist.is_nccl_available():
+        return backends
     for group in sorted(dist.distributed_c10d._world.pg_names, key=lambda one: one.group_name, reverse=True):
         try:
             backend = group._get_backend(torch.device("cuda"))
@@ -195,13 +199,13 @@ def abort_nccl_groups() -> None:
             continue
         if isinstance(backend, dist.ProcessGroupNCCL):
             backends.append(backend)
-    if not backends:
-        return
-    # One NCCL group call around them: aborts of several communicators could wait for each other.
-    backends[-1]._group_start()
-    for backend in backends:
-        backend.abort()
-    backends[-1]._group_end()
+    if backends:
+        # One NCCL group call around them: aborts of several communicators could wait for each other.
+        backends[-1]._group_start()
+        for backend in backends:
+            backend.abort()
+        backends[-1]._group_end()
+    return backends
 
 
 def forget_groups() -> None:

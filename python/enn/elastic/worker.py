@@ -234,6 +234,9 @@ def init(backend: str | None = None, timeout: timedelta | None = None) -> None:
     if socket_path and obstacle is None:
         # NCCL's watchdog would end the process when a peer dies.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+        # Four times this long it sleeps after an error, which the end of a group waits for; and there is nothing to write down then.
+        os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "50")
+        os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
         _worker = ElasticWorker(socket_path, backend, timeout)
         return
     _worker = Worker()
