@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{checkpoint::table::ShardTable, failure::Failure, id::WorkerId};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, time::Duration};
 
 /// Name of a membership of the run's nodes.
 ///
@@ -231,6 +231,8 @@ pub struct RunSnapshot {
     /// Spares that died in a row before they were warm.
     pub spare_deaths: u32,
     pub micro_batches: MicroBatchFacts,
+    /// Number of equal parts into which a step of a script can be cut, where it said so.
+    pub parts: Option<NonZeroU32>,
     /// Number of requests from users that the leader has handled.
     pub requests: u64,
     /// Workers wanted by `enn resize`; `None`: as many as the nodes have room for.

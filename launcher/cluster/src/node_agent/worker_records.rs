@@ -124,7 +124,8 @@ impl WorkerRecord {
             | FromWorker::Decided { .. }
             | FromWorker::ShardStaged(_)
             | FromWorker::CheckpointDamaged { .. }
-            | FromWorker::Lasting => {}
+            | FromWorker::Lasting
+            | FromWorker::BatchParts { .. } => {}
         }
     }
 }

@@ -15,6 +15,7 @@
 //! 13. The journal tells of a start before its end, and of one end of each round.
 //! 14. Counters equal a recount, and a deadline lies in the future.
 //! 15. SIGKILL comes in time, and no worker outlives the time after which its node gives up a lost link.
+//! 17. A world that could be smaller shares the parts of a step that the leader knows.
 
 use super::{
     faults::Fault,
@@ -106,6 +107,8 @@ pub(super) struct LeaderView {
     /// The first snapshot with the request to stop that was sent to a node, by its number of requests.
     stop_sent: BTreeMap<NodeId, u64>,
     leaving: BTreeSet<String>,
+    /// It knows into how many parts a step is cut.
+    knows_parts: bool,
     /// When a drain was last taken back. Its answer may come in the same batch.
     stayed_at: Option<Time>,
     fenced: bool,
@@ -261,6 +264,7 @@ impl World {
     /// A leader learns from a snapshot that the run ends as failed.
     fn snapshot_learned(&mut self, id: u64, snapshot: &RunSnapshot) {
         let now = self.now;
+        self.view(id).knows_parts |= snapshot.parts.is_some();
         if snapshot.giving_up.is_some() {
             self.view(id).giving_up_at.get_or_insert(now);
         }
@@ -364,6 +368,7 @@ impl World {
                 let view = self.view(id);
                 let present = round.is_some() && *round == view.round;
                 match message.as_ref() {
+                    FromWorker::BatchParts { .. } => view.knows_parts = true,
                     FromWorker::Ready { .. } if present => {
                         view.workers.get_mut(worker).into_iter().for_each(|seen| seen.has_device = true);
                     }
@@ -621,6 +626,7 @@ impl World {
         if !dense || seats.iter().any(|seat| seat.1.world_size != world) {
             self.violation("2", format!("ranks of round {round} of n{id} are {ranks:?} of {world}"));
         }
+        self.check_parts(id, round, world);
         let slots: BTreeSet<(NodeId, u32)> = seats.iter().map(|seat| (seat.0, seat.1.local_rank)).collect();
         if slots.len() != seats.len() {
             self.violation("2", format!("two workers of round {round} of n{id} have one slot: {slots:?}"));
@@ -643,6 +649,14 @@ impl World {
         let saves = seats.first().is_some_and(|seat| matches!(seat.1.task, WorkerTask::Save { .. }));
         self.check_budget(id, round, saves);
         self.check_kept(id, round);
+    }
+
+    fn check_parts(&mut self, id: u64, round: u64, world: u32) {
+        let Some(parts) = self.plan.scripts.and_then(|scripts| scripts.parts) else { return };
+        let reforms = self.plan.on_failure == Recovery::Reform;
+        if reforms && self.view(id).knows_parts && world > self.plan.fewest() && !parts.get().is_multiple_of(world) {
+            self.violation("17", format!("{world} ranks of round {round} of n{id} cannot share {parts} parts"));
+        }
     }
 
     fn check_budget(&mut self, id: u64, round: u64, saves: bool) {

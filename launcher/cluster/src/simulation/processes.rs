@@ -439,6 +439,8 @@ impl World {
             ToWorker::Dismissed => self.end_process(pid, Some(0), None, EndedBy::Agent),
             ToWorker::Refused { .. } => self.end_process(pid, Some(1), None, EndedBy::Itself),
             ToWorker::Kernels(_) => {}
+            // What it has is older than what others have.
+            ToWorker::Parked => process.state = None,
         }
     }
 
@@ -509,6 +511,9 @@ impl World {
         process.connection = Some(connection);
         let worker = process.worker.0;
         self.say(pid, FromWorker::Hello { protocol: PROTOCOL, worker, pid });
+        if let Some(parts) = self.plan.scripts.and_then(|scripts| scripts.parts) {
+            self.say(pid, FromWorker::BatchParts { parts });
+        }
     }
 
     /// A worker cannot go on and says so.

@@ -1,6 +1,7 @@
 //! Nodes that come and go, and what a successor learns from them.
 
 use super::{
+    batch_parts::BatchParts,
     budget::spare_backoff,
     effect::Effect,
     group_budget::GroupBudget,
@@ -70,6 +71,7 @@ impl Supervisor {
         self.spares.deaths = snapshot.spare_deaths;
         self.spares.not_before = spare_backoff(snapshot.spare_deaths).map(|wait| self.now + wait);
         self.micro_batches = MicroBatchPlan::of_leader_before(snapshot.micro_batches);
+        self.batch_parts = BatchParts(snapshot.parts.or(self.batch_parts.0));
         self.term = self.term.max(snapshot.term.saturating_add(1));
         self.next_round = self.next_round.max(snapshot.round.saturating_add(1));
         let before = std::mem::replace(
@@ -337,6 +339,7 @@ impl Supervisor {
         worker.pid = Some(living.pid);
         worker.connected = living.connected.then_some(now);
         worker.warm = living.warm;
+        worker.parked = self.runs_scripts() && living.stateful && living.seat.is_none();
         worker.has_to_connect = !self.runs_scripts() || living.seat.is_none();
         worker.entered = living.stateful || self.runs_scripts();
         worker.ending = living.ending;

@@ -177,6 +177,8 @@ impl ProgramShell {
     fn seat(&mut self, round: u64, seats: BTreeMap<WorkerId, Assignment>) {
         self.round = round;
         let mut places = Vec::new();
+        // One that has lost its seat stands by; those that start for one come later.
+        self.workers.values_mut().for_each(|known| known.is_spare = true);
         for (worker, seat) in &seats {
             let Some(known) = self.workers.get_mut(worker) else { continue };
             known.is_spare = false;
