@@ -48,7 +48,7 @@ pub enum NodeCommand {
     Dismiss { worker: WorkerId, kill_after: Duration },
     /// Send the signal to these workers' groups, and SIGKILL after `kill_after` to those that live then; zero sends SIGKILL at once.
     Stop { workers: Vec<WorkerId>, kill_after: Duration },
-    /// Close all connections of workers, and refuse new ones.
+    /// Close all connections of workers, and refuse new ones; spares that are scripts keep theirs.
     DisconnectAll,
     /// The logs of a worker appear in this directory, too.
     LinkLogs { worker: WorkerId, logs: PathBuf },

@@ -221,8 +221,8 @@ impl Supervisor {
             self.warn(format!("all workers restart: {obstacle}"));
         }
         self.phase = Phase::Stopping { until: self.now + KILLED_WAIT_MAX, killed: false };
-        self.send_workers(self.workers.living(), |workers| NodeCommand::Stop { workers, kill_after: END_GRACE });
-        // A worker ends itself at once when its connection closes, however deep it waits in a collective.
+        self.send_workers(self.stopping(), |workers| NodeCommand::Stop { workers, kill_after: END_GRACE });
+        // A worker ends itself at once when its connection closes, however deep it waits in a collective. The broker keeps spares.
         self.send_all(&NodeCommand::DisconnectAll);
     }
 
