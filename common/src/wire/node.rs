@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};
 
 /// Version that all nodes of a run must share.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 /// First bytes of a node's connection.
 pub const PREFIX: [u8; 3] = *b"ENN";
 /// Limit on the bytes that an unauthenticated peer may send.
@@ -254,8 +254,8 @@ mod tests {
 
     /// A change here is a change of protocol.
     #[test]
-    fn golden_bytes_of_protocol_6() {
-        assert_eq!(PROTOCOL, 6);
+    fn golden_bytes_of_protocol_7() {
+        assert_eq!(PROTOCOL, 7);
         let golden: [(ToLeader, &[u8]); 3] = [
             (ToLeader::Ready, &[1, 0, 0, 0, 3]),
             (ToLeader::Finished { round: 300 }, &[4, 0, 0, 0, 4, 251, 44, 1]),

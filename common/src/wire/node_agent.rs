@@ -78,8 +78,8 @@ pub enum NodeEvent {
     Inventory(Box<Inventory>),
     /// The node cannot take part: one sentence.
     Unfit { reason: String },
-    /// A worker process was started.
-    Started { worker: WorkerId, pid: u32 },
+    /// A worker process was started: forked by the fork server, or executed.
+    Started { worker: WorkerId, pid: u32, forked: bool },
     /// A worker process could not be started. No other event of this worker follows.
     StartFailed { worker: WorkerId, error: String },
     /// A worker introduced itself to the broker.
@@ -398,7 +398,7 @@ mod tests {
         let flag = NodeCommand::SetFlag { workers: vec![WorkerId(1)], flag: WorkerFlag::Regroup, on: true };
         assert_eq!(bytes(&flag), [5, 0, 0, 0, 4, 1, 1, 1, 1]);
         assert_eq!(bytes(&NodeEvent::SnapshotAcked { requests: 9 }), [2, 0, 0, 0, 15, 9]);
-        assert_eq!(bytes(&NodeEvent::Started { worker: WorkerId(2), pid: 5 }), [3, 0, 0, 0, 2, 2, 5]);
+        assert_eq!(bytes(&NodeEvent::Started { worker: WorkerId(2), pid: 5, forked: true }), [3, 0, 0, 0, 2, 2, 5, 1]);
     }
 
     #[test]

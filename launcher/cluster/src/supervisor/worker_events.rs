@@ -22,7 +22,7 @@ use std::time::Duration;
 
 impl Supervisor {
     /// A node started a process.
-    pub(super) fn worker_started(&mut self, id: WorkerId, pid: u32) {
+    pub(super) fn worker_started(&mut self, id: WorkerId, pid: u32, forked: bool) {
         self.workers.edit(id, |worker| worker.pid = Some(pid));
         if self.runs_programs() {
             self.programs.unstarted.remove(&id);
@@ -36,9 +36,9 @@ impl Supervisor {
             Some(seat) => {
                 let round = seat.round;
                 let rank = seat.rank;
-                EventKind::WorkerStarted { round, local_rank, rank, pid, host, forked: false }
+                EventKind::WorkerStarted { round, local_rank, rank, pid, host, forked }
             }
-            None => EventKind::SpareStarted { pid, local_rank, host },
+            None => EventKind::SpareStarted { pid, local_rank, host, forked },
         };
         self.journal(what);
     }
