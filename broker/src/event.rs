@@ -57,7 +57,7 @@ pub enum Command {
     Dismiss { worker: WorkerId },
     /// Ask a worker that is a script to finish its step, save and end, now or when it attaches.
     StopScript { worker: WorkerId },
-    /// Close all connections: the workers end themselves.
+    /// Close all connections, save for those of scripts that wait for a seat: the workers end themselves.
     CloseAll,
     /// Send a message to every worker with a seat in the round.
     TellAll(Box<ToWorker>),

@@ -8,6 +8,7 @@ use crate::{
     socket_directory::{self, SocketDirectory},
 };
 use crossbeam_channel::{Receiver, Sender, bounded};
+use enn_common::fs::seats::SeatDirectory;
 use mio::{Poll, Waker, net::UnixListener};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
@@ -34,7 +35,7 @@ const COMMAND_WAIT_MAX: Duration = Duration::from_secs(10);
 pub struct Broker {
     socket: PathBuf,
     script_socket: PathBuf,
-    seat_dir: PathBuf,
+    seats: SeatDirectory,
     commands: Sender<Command>,
     waker: Waker,
     events: Receiver<BrokerEvent>,
@@ -51,7 +52,7 @@ impl Broker {
         let directory = SocketDirectory::make(parent)?;
         let socket = directory.path().join(socket_directory::SOCKET);
         let script_socket = directory.path().join(socket_directory::SCRIPT_SOCKET);
-        let seat_dir = directory.path().join(socket_directory::SEATS);
+        let seats = SeatDirectory::make(parent)?;
         // The directory of a broker whose first socket takes no connection may be removed: it is bound first.
         let listeners = [listen(&socket, Language::Worker)?, listen(&script_socket, Language::Script)?];
         let poll = Poll::new().map_err(BrokerError::Loop)?;
@@ -65,7 +66,7 @@ impl Broker {
         let server = server.map_err(BrokerError::Loop)?;
         let thread = std::thread::Builder::new().name("enn-broker".into()).spawn(|| server.run());
         let thread = Some(thread.map_err(BrokerError::Loop)?);
-        Ok(Self { socket, script_socket, seat_dir, commands, waker, events, wake, thread, _directory: directory })
+        Ok(Self { socket, script_socket, seats, commands, waker, events, wake, thread, _directory: directory })
     }
 
     /// Returns the path of the socket, the value of a worker's `ENN_BROKER`.
@@ -77,9 +78,9 @@ impl Broker {
         &self.script_socket
     }
 
-    /// Returns the folder in which scripts keep what is private to a seat; it lives as long as the broker.
+    /// Returns the folder in memory in which scripts keep what is private to a seat; it lives as long as the broker.
     pub fn seat_dir(&self) -> &Path {
-        &self.seat_dir
+        self.seats.path()
     }
 
     /// Has the thread carry out a command.

@@ -38,6 +38,8 @@ pub struct Roster {
     expected: BTreeMap<WorkerId, Option<Box<Standby>>>,
     members: BTreeMap<ConnectionId, Member>,
     current: Option<RoundPlan>,
+    /// Workers with a seat in the newest round, which may be over.
+    seated: BTreeSet<WorkerId>,
     /// Scripts that are to end.
     stopping: BTreeSet<WorkerId>,
 }
@@ -80,6 +82,7 @@ impl Roster {
                 effects.extend(entered(member.worker, seat));
             }
         }
+        self.seated = plan.seats.keys().copied().collect();
         self.current = Some(plan);
         effects
     }
@@ -89,6 +92,8 @@ impl Roster {
         let Some(plan) = &self.current else { return Vec::new() };
         let effects = self.tell_all(&ToWorker::RoundEnded { round: plan.round.0, reason: reason.to_owned() });
         self.current = None;
+        // One that has not come is not of that round any more.
+        self.seated.retain(|worker| self.members.values().any(|member| member.worker == *worker));
         effects
     }
 
@@ -114,12 +119,14 @@ impl Roster {
         self.members.iter().find(|(_, member)| member.worker == worker).map(|(id, member)| (*id, member))
     }
 
-    /// Closes all connections and admits no more workers.
+    /// Closes all connections and admits no more workers, save for scripts without a seat: they wait for one in the next round.
     pub fn close_all(&mut self) -> Vec<Effect> {
-        self.expected.clear();
-        self.stopping.clear();
+        let seated = std::mem::take(&mut self.seated);
+        self.expected.retain(|worker, _| !seated.contains(worker));
+        self.stopping.retain(|worker| !seated.contains(worker));
         self.current = None;
-        std::mem::take(&mut self.members).into_keys().map(Effect::Close).collect()
+        let of_round = |_: &ConnectionId, member: &mut Member| !member.is_script || seated.contains(&member.worker);
+        self.members.extract_if(.., of_round).map(|(id, _)| Effect::Close(id)).collect()
     }
 
     /// Sends a message to every connected worker with a seat.
@@ -488,6 +495,28 @@ mod tests {
         assert!(refused(&roster.on_script(ConnectionId(4), attach(3)), "not expected"));
         let mut workers = seated(0, &[0]);
         assert!(workers.stop_script(WorkerId(0)).is_empty(), "its control page says so");
+    }
+
+    #[test]
+    fn when_all_start_again_scripts_without_a_seat_wait_for_one() {
+        let mut roster = Roster::default();
+        for worker in [0, 1, 2, 3] {
+            roster.expect(WorkerId(worker), Some(standby()));
+        }
+        roster.begin(plan(0, &[0, 1]));
+        roster.on_script(ConnectionId(0), attach(0));
+        roster.on_script(ConnectionId(2), attach(2));
+        assert_eq!(roster.close_all(), [Effect::Close(ConnectionId(0))]);
+        assert!(refused(&roster.on_script(ConnectionId(1), attach(1)), "not expected"), "it had a seat");
+        assert_eq!(reported(&roster.on_script(ConnectionId(3), attach(3))), [(None, &FromWorker::Warm)]);
+        let next = roster.begin(plan(1, &[2, 3]));
+        assert_eq!(reported(&next), [(Some(1), &FromWorker::Entered { round: 1 }); 2]);
+        // One that had not come when its round ended stands by, too.
+        roster.expect(WorkerId(4), Some(standby()));
+        roster.begin(plan(2, &[2, 4]));
+        roster.end("rank 0 died");
+        assert_eq!(roster.close_all(), [Effect::Close(ConnectionId(2))]);
+        assert_eq!(reported(&roster.on_script(ConnectionId(4), attach(4))), [(None, &FromWorker::Warm)]);
     }
 
     #[test]

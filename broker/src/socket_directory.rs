@@ -1,7 +1,7 @@
 //! The private directory of a broker's socket, and the removal of directories whose broker was killed.
 //!
 //! **Invariant:** a directory has its name only while its broker holds the lock on it, so one that can be locked belongs to a
-//! dead broker. Only sockets with our names, the folder of seats and empty directories of this user are ever removed.
+//! dead broker. Only sockets with our names and empty directories of this user are ever removed.
 
 use crate::error::BrokerError;
 use nix::{
@@ -23,8 +23,6 @@ use std::{
 pub(crate) const SOCKET: &str = "broker.sock";
 /// Name of the broker's socket for scripts in the directory.
 pub(crate) const SCRIPT_SOCKET: &str = "script.sock";
-/// Name of the folder in the directory in which scripts keep what is private to a seat, for a successor in it.
-pub(crate) const SEATS: &str = "seats";
 /// Name of the agent's control socket in the directory.
 pub const CONTROL_SOCKET: &str = "control.sock";
 const PREFIX: &str = "enn-";
@@ -48,7 +46,6 @@ impl SocketDirectory {
             // The directory gets its name only after it is locked, so that it is not taken for a dead broker's.
             let unnamed = parent.join(format!(".{PREFIX}{random:016x}"));
             fs::DirBuilder::new().mode(0o700).create(&unnamed)?;
-            fs::DirBuilder::new().mode(0o700).create(unnamed.join(SEATS))?;
             let lock = Flock::lock(File::open(&unnamed)?, FlockArg::LockExclusiveNonblock);
             let lock = lock.map_err(|(_, errno)| io::Error::from(errno))?;
             fs::rename(&unnamed, &path)?;
@@ -95,7 +92,6 @@ fn remove_dead(directory: &Path) {
 }
 
 fn remove(directory: &Path) {
-    let _absent = fs::remove_dir_all(directory.join(SEATS));
     // A leftover that cannot be removed is harmless. The broker's socket goes last: a directory that keeps it is swept again.
     for name in [CONTROL_SOCKET, SCRIPT_SOCKET, SOCKET] {
         let _absent = fs::remove_file(directory.join(name));

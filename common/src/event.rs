@@ -149,6 +149,9 @@ pub enum EventKind {
         /// Host it runs on; empty: the launcher's.
         #[serde(default)]
         host: String,
+        /// By the fork server; else it was executed.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        forked: bool,
     },
     /// A spare has loaded what can be loaded, so many seconds after its start.
     SpareReady { pid: u32, seconds: f64 },

@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from enn.elastic import ElasticError, State, agreement, mirror_directory, mirror_memory
+from enn.elastic import ElasticError, State, agreement, mirror_memory
 from enn.elastic.agreement import Claim, Held, Transfer, decide
 from enn.elastic.interruption import Interruption
 from enn.elastic.mirror_memory import MirrorFile
@@ -228,27 +228,6 @@ class Memory(unittest.TestCase):
             file.begin()
             self.assertEqual(mirror_memory.records(Path(folder)), [])
             file.close()
-
-    def test_mirrors_are_where_memory_is(self):
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as memory, tempfile.TemporaryDirectory(dir="/tmp") as folder:
-            with mock.patch.object(mirror_directory, "MEMORY", Path(memory)):
-                seats = Path(folder) / "seats"
-                seats.mkdir()
-                with mock.patch.object(mirror_directory, "_is_memory", lambda path: path == Path(memory)):
-                    chosen = mirror_directory.of(seats)
-                    self.assertEqual((chosen.parent, mirror_directory.of(seats)), (Path(memory), chosen))
-                    shutil.rmtree(seats)
-                    seats.mkdir()
-                    other = Path(folder) / "other"
-                    other.mkdir()
-                    self.assertNotEqual(mirror_directory.of(other), chosen)
-                    self.assertTrue(chosen.is_dir())
-                    seats.rmdir()
-                    mirror_directory._remove_orphans()
-                    self.assertFalse(chosen.exists())
-                with mock.patch.object(mirror_directory, "_is_memory", lambda path: False):
-                    seats.mkdir()
-                    self.assertEqual(mirror_directory.of(seats), seats)
 
     def test_mistakes_are_named(self):
         with self.assertRaisesRegex(ElasticError, "expected 2 or more"):

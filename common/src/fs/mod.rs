@@ -13,6 +13,7 @@ pub mod owned;
 pub mod private;
 pub mod regular;
 pub mod relative;
+pub mod seats;
 pub mod space;
 pub mod storage;
 

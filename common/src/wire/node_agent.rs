@@ -48,7 +48,7 @@ pub enum NodeCommand {
     Dismiss { worker: WorkerId, kill_after: Duration },
     /// Send the signal to these workers' groups, and SIGKILL after `kill_after` to those that live then; zero sends SIGKILL at once.
     Stop { workers: Vec<WorkerId>, kill_after: Duration },
-    /// Close all connections of workers, and refuse new ones.
+    /// Close all connections of workers, and refuse new ones; spares that are scripts keep theirs.
     DisconnectAll,
     /// The logs of a worker appear in this directory, too.
     LinkLogs { worker: WorkerId, logs: PathBuf },
@@ -78,8 +78,8 @@ pub enum NodeEvent {
     Inventory(Box<Inventory>),
     /// The node cannot take part: one sentence.
     Unfit { reason: String },
-    /// A worker process was started.
-    Started { worker: WorkerId, pid: u32 },
+    /// A worker process was started: forked by the fork server, or executed.
+    Started { worker: WorkerId, pid: u32, forked: bool },
     /// A worker process could not be started. No other event of this worker follows.
     StartFailed { worker: WorkerId, error: String },
     /// A worker introduced itself to the broker.
@@ -400,7 +400,7 @@ mod tests {
         let flag = NodeCommand::SetFlag { workers: vec![WorkerId(1)], flag: WorkerFlag::Regroup, on: true };
         assert_eq!(bytes(&flag), [5, 0, 0, 0, 4, 1, 1, 1, 1]);
         assert_eq!(bytes(&NodeEvent::SnapshotAcked { requests: 9 }), [2, 0, 0, 0, 15, 9]);
-        assert_eq!(bytes(&NodeEvent::Started { worker: WorkerId(2), pid: 5 }), [3, 0, 0, 0, 2, 2, 5]);
+        assert_eq!(bytes(&NodeEvent::Started { worker: WorkerId(2), pid: 5, forked: true }), [3, 0, 0, 0, 2, 2, 5, 1]);
     }
 
     #[test]

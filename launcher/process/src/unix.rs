@@ -7,6 +7,7 @@ use super::{
     cgroup::{self, Cgroup},
     sweep::{self, Mark},
 };
+use enn_common::fs::seats;
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, FdFlag, OFlag, fcntl},
@@ -276,7 +277,7 @@ pub fn outlive(signal: Signal) {
 const GUARDED_MAX: usize = 4096;
 
 /// A process that briefly outlives a killed launcher, and kills the groups of its workers: PDEATHSIG reaches the workers
-/// themselves, the guard reaches the processes that they started.
+/// themselves, the guard reaches the processes that they started. It removes what they left in memory.
 #[derive(Debug)]
 pub struct Guard {
     write: Option<io::PipeWriter>,
@@ -367,6 +368,8 @@ fn guard(pipe: RawFd, mark: Option<&Mark>, cgroup: Option<&Cgroup>) -> ! {
         if let Some(cgroup) = cgroup {
             cgroup::remove(cgroup.path());
         }
+        // Last, since the launcher's locks are released when it is gone.
+        seats::remove_dead();
         libc::_exit(0);
     }
 }

@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn seats_are_followed_through_deaths_and_rounds() {
-        let spare = EventKind::SpareStarted { pid: 30, local_rank: LocalRank(2), host: String::new() };
+        let spare = EventKind::SpareStarted { pid: 30, local_rank: LocalRank(2), host: String::new(), forked: false };
         let mut events = vec![started(0, 10, ""), started(1, 20, "here"), started(2, 21, "there"), spare];
         assert_eq!(living(&events, None), [(0, 10), (1, 20)], "a spare has no seat, another host's are not ours");
         events.extend([exited(0, 10), seat(0, 30)]);

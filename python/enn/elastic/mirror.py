@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
-from . import mirror_ahead, mirror_directory, mirror_memory, records, shards, torch_private, transfer
+from . import mirror_ahead, mirror_memory, records, shards, torch_private, transfer
 from .mirror_memory import MirrorFile, MirrorRecord
 from .neighbour import Neighbour
 
 
 class Mirror:
-    """The two copies of a rank. `directory` is that of the node's mirrors; a copy is made where the number of commits is a multiple of `every`."""
+    """The two copies of a rank. `directory` is that of the node's seats; a copy is made where the number of commits is a multiple of `every`."""
 
     def __init__(self, state, directory: Path, every: int):
         self._state = state
@@ -179,4 +179,3 @@ class Mirror:
         self.close()
         for slot in (0, 1) if rank is not None else ():
             mirror_memory.path_of(self._directory, rank, slot).unlink(missing_ok=True)
-        mirror_directory.remove_if_empty(self._directory)

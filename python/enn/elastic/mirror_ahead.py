@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from . import mirror_directory, mirror_memory, torch_private
+from . import mirror_memory, torch_private
 
 _LOOK_SECONDS = 0.5
 
@@ -35,8 +35,7 @@ def _map_all(seats: Path, rank: int, device: int | None) -> None:
     missing = {0, 1}
     while missing:
         for slot in sorted(missing):
-            folder = mirror_directory.known(seats)
-            found = mirror_memory.record(mirror_memory.path_of(folder, rank, slot)) if folder is not None else None
+            found = mirror_memory.record(mirror_memory.path_of(seats, rank, slot))
             if found is not None:
                 flat, _ = mirror_memory.read(found)
                 is_registered = device is not None and torch_private.register_host_memory(flat)

@@ -6,7 +6,7 @@ import pickle
 import torch
 import torch.distributed as dist
 
-from . import agreement, mirror_directory, mirror_memory, records, seat_memory, shards, torch_private, transfer
+from . import agreement, mirror_memory, records, seat_memory, shards, torch_private, transfer
 from .agreement import Claim, Decision, Held, Transfer
 from .errors import ElasticError
 from .messages import Seat
@@ -38,11 +38,9 @@ class Sharded:
         self._names = list(state._parts.all)
         self._entry = steps.snapshot
         self._seats = worker.seat_directory
-        self._mirrors = None
         self._mirror = None
         if state._mirror_every and self._seats is not None:
-            self._mirrors = mirror_directory.of(self._seats)
-            self._mirror = Mirror(state, self._mirrors, state._mirror_every)
+            self._mirror = Mirror(state, self._seats, state._mirror_every)
         self._kept: Kept | None = None
         self._verdict: Verdict | None = None
         self._signature = ""
@@ -75,7 +73,7 @@ class Sharded:
             self._verdict = Verdict(groups.store, self._worker.interruption, groups.device, steps.position)
         if self._mirror is not None:
             chosen = decision.neighbours
-            neighbour = Neighbour(self._mirrors, seat.rank, chosen, self._worker.interruption) if chosen else None
+            neighbour = Neighbour(self._seats, seat.rank, chosen, self._worker.interruption) if chosen else None
             self._mirror.begin_round(seat.rank, self._signature, steps.position, neighbour)
         # In this order: whatever interrupts here, what this rank has is not forgotten.
         self.is_joined = True
@@ -147,7 +145,7 @@ class Sharded:
         return Claim(self._signature, held, self._entry.position, reached, f"{os.uname().nodename}:{self._seats}")
 
     def _records(self) -> list[MirrorRecord]:
-        return mirror_memory.records(self._mirrors) if self._mirrors is not None else []
+        return mirror_memory.records(self._seats) if self._mirror is not None else []
 
     def _restore(self, decision: Decision, seat: Seat) -> None:
         steps = self._steps
@@ -188,7 +186,7 @@ class Sharded:
         """Returns a mirror of a part on this node, rather that of this rank."""
         fitting = [one for one in self._records() if (one.signature, one.position) == (signature, position)]
         if not fitting:
-            raise ElasticError(f"the mirror of step {position} has vanished from {self._mirrors}")
+            raise ElasticError(f"the mirror of step {position} has vanished from {self._seats}")
         return min(fitting, key=lambda one: one.rank != rank)
 
     def _read(self, found: MirrorRecord) -> tuple[torch.Tensor, Record]:

@@ -38,7 +38,7 @@ pub enum NodeInput {
     /// Answer to `LookAtRun`: one sentence when this node does not see the run as the leader does.
     RunSeen(Result<(), String>),
     /// Answer to `Spawn`.
-    Spawned { worker: WorkerId, pid: u32 },
+    Spawned { worker: WorkerId, pid: u32, forked: bool },
     /// Answer to `Spawn`.
     SpawnFailed { worker: WorkerId, error: String },
     /// A worker process ended and was reaped, after what it left in its process group was killed.

@@ -48,7 +48,7 @@ impl NodeState {
             NodeInput::Notice(event) => list.push(NodeEffect::Journal(event)),
             NodeInput::ProgramSpawned { worker, pid, forked } => {
                 group.on_spawned(worker, pid, forked, list);
-                self.workers.on_spawned(worker, pid, list);
+                self.workers.on_spawned(worker, pid, forked, list);
             }
             NodeInput::ProgramNotStarted { worker, failure } => {
                 let error = failure.as_ref().and_then(|failure| failure.message.clone()).unwrap_or_default();

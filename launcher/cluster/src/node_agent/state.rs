@@ -174,7 +174,7 @@ impl NodeState {
                 }
             }
             NodeInput::RunSeen(result) => self.run_seen(result, list),
-            NodeInput::Spawned { worker, pid } => self.workers.on_spawned(worker, pid, list),
+            NodeInput::Spawned { worker, pid, forked } => self.workers.on_spawned(worker, pid, forked, list),
             NodeInput::SpawnFailed { worker, error } => self.workers.on_spawn_failed(worker, error, list),
             NodeInput::Exited { worker, exit } => {
                 self.pages.forget(worker);

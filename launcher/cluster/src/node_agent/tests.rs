@@ -86,7 +86,7 @@ impl Node {
         };
         let seat = Some(seat);
         self.command(NodeCommand::Start { worker, seat, standby: None, logs: PathBuf::from("/logs") });
-        self.on(NodeInput::Spawned { worker, pid: 70 });
+        self.on(NodeInput::Spawned { worker, pid: 70, forked: false });
     }
 
     fn says(&mut self, message: FromWorker) -> Vec<NodeEffect> {
@@ -201,8 +201,8 @@ fn a_worker_is_started_when_the_node_sees_the_run() {
     let admit = NodeEffect::Admit { worker: WORKER, standby: None };
     let spawn = NodeEffect::Spawn { worker: WORKER, seat: None, local_rank: 0, logs: "/logs".into() };
     assert_eq!(node.on(NodeInput::RunSeen(Ok(()))), [admit, spawn]);
-    let started = NodeEffect::Report(NodeEvent::Started { worker: WORKER, pid: 70 });
-    assert_eq!(node.on(NodeInput::Spawned { worker: WORKER, pid: 70 }), [started]);
+    let started = NodeEffect::Report(NodeEvent::Started { worker: WORKER, pid: 70, forked: false });
+    assert_eq!(node.on(NodeInput::Spawned { worker: WORKER, pid: 70, forked: false }), [started]);
     // The next leader says the same, and nobody looks again.
     assert_eq!(node.command(NodeCommand::JoinRun(Box::new(facts()))), []);
 }
@@ -309,7 +309,7 @@ fn a_worker_that_is_stopped_while_it_is_started_is_signalled_then() {
     let start = NodeCommand::Start { worker: WORKER, seat: None, standby: None, logs: "/logs".into() };
     node.command(start.clone());
     assert_eq!(node.command(NodeCommand::Stop { workers: vec![WORKER], kill_after: Duration::ZERO }), []);
-    let effects = node.on(NodeInput::Spawned { worker: WORKER, pid: 70 });
+    let effects = node.on(NodeInput::Spawned { worker: WORKER, pid: 70, forked: false });
     assert_eq!(effects[1..], [signal(WORKER, EndSignal::Kill)]);
     // One whose start hangs is given up, and killed should it come to life.
     let mut node = Node::in_run();
@@ -317,7 +317,10 @@ fn a_worker_that_is_stopped_while_it_is_started_is_signalled_then() {
     node.command(NodeCommand::Stop { workers: vec![WORKER], kill_after: Duration::ZERO });
     let effects = node.wait(10 * SECOND);
     assert!(matches!(&effects[..], [_, NodeEffect::Report(NodeEvent::StartFailed { .. })]), "{effects:?}");
-    assert_eq!(node.on(NodeInput::Spawned { worker: WORKER, pid: 70 }), [signal(WORKER, EndSignal::Kill)]);
+    assert_eq!(
+        node.on(NodeInput::Spawned { worker: WORKER, pid: 70, forked: false }),
+        [signal(WORKER, EndSignal::Kill)]
+    );
     assert_eq!(node.exits(WORKER), [NodeEffect::Forget { worker: WORKER }]);
 }
 
@@ -403,7 +406,7 @@ fn workers_that_the_old_leader_had_ordered_and_nobody_lists_die() {
     node.command(NodeCommand::Start { worker: WORKER, seat: None, standby: None, logs: "/logs".into() });
     node.loses_leader();
     assert_eq!(node.finds_leader(1).living, []);
-    let effects = node.on(NodeInput::Spawned { worker: WORKER, pid: 70 });
+    let effects = node.on(NodeInput::Spawned { worker: WORKER, pid: 70, forked: false });
     assert_eq!(effects.last(), Some(&signal(WORKER, EndSignal::Kill)));
 }
 

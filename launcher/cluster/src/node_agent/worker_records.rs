@@ -179,7 +179,7 @@ impl WorkerRecords {
         }
     }
 
-    pub(super) fn on_spawned(&mut self, worker: WorkerId, pid: u32, list: &mut EffectList<'_>) {
+    pub(super) fn on_spawned(&mut self, worker: WorkerId, pid: u32, forked: bool, list: &mut EffectList<'_>) {
         let Some(record) =
             self.workers.get_mut(&worker).filter(|record| matches!(record.stage, ProcessStage::Starting))
         else {
@@ -188,7 +188,7 @@ impl WorkerRecords {
         };
         record.stage = ProcessStage::Alive;
         record.pid = pid;
-        list.report(NodeEvent::Started { worker, pid });
+        list.report(NodeEvent::Started { worker, pid, forked });
         match record.end {
             EndStage::Wanted => {}
             EndStage::Terminated { .. } => list.push(NodeEffect::Signal { worker, signal: EndSignal::Terminate }),

@@ -286,7 +286,7 @@ impl WorkerShell {
             Ok(process) => {
                 let pid = process.pid();
                 self.processes.insert(worker, process);
-                NodeInput::Spawned { worker, pid }
+                NodeInput::Spawned { worker, pid, forked: false }
             }
             Err(error) => NodeInput::SpawnFailed { worker, error: error.to_string() },
         });

@@ -335,7 +335,7 @@ impl World {
             process.facts = facts;
             self.start_process(process);
             self.agents.get_mut(&id).into_iter().for_each(|agent| _ = agent.workers.insert(worker, pid));
-            NodeInput::Spawned { worker, pid }
+            NodeInput::Spawned { worker, pid, forked: false }
         };
         self.at(now + delay, Event::Node { agent: id, input: Box::new(input) });
     }

@@ -96,6 +96,17 @@ fn scripts_that_cannot_share_the_parts_with_all_who_are_left_go_on_with_fewer() 
 }
 
 #[test]
+fn spares_take_the_seats_where_all_scripts_start_again() {
+    let scripts = Some(ScriptPlan { detached: false, hollow: 0, parts: None });
+    let plan = RunPlan { spares: 1, scripts, ..plan(2) };
+    let world = run(plan, vec![at(10, Fault::DetachScript(0)), at(11, Fault::KillWorker(1))]);
+    assert_eq!(end(&world), &RunEnd::Finished);
+    assert_eq!(world.observer.finished.as_ref().unwrap().restarts, 1);
+    // Two of the first round, the two spares that stood by, and two more spares.
+    assert_eq!(world.processes.len(), 6);
+}
+
+#[test]
 fn a_stop_does_not_wait_for_a_worker_that_never_connects() {
     let trap = Fault::Trap(TrapPoint::BeforeConnected, Trap::Hang(Hang::Whole));
     let plan = RunPlan { hang_timeout: None, grace: 20 * SECOND, ..plan(2) };

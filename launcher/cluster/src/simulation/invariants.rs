@@ -15,6 +15,7 @@
 //! 13. The journal tells of a start before its end, and of one end of each round.
 //! 14. Counters equal a recount, and a deadline lies in the future.
 //! 15. SIGKILL comes in time, and no worker outlives the time after which its node gives up a lost link.
+//! 16. A script that stands by gets the seat for which its node would start a new process.
 //! 17. A world that could be smaller shares the parts of a step that the leader knows.
 
 use super::{
@@ -526,9 +527,28 @@ impl World {
         }
         if let Some(slot) = slot {
             self.check_slot(id, node, slot, worker);
+            self.check_spares(id, node, worker);
         }
         let seen = SeenWorker { node, slot, has_device: false, connected: false, settled: false };
         self.view(id).workers.insert(worker, seen);
+    }
+
+    /// A script is started for a seat: none stands by on its node, as far as the leader knows.
+    fn check_spares(&mut self, id: u64, node: NodeId, worker: WorkerId) {
+        let view = self.view(id);
+        let stands_by = |seen: &SeenWorker, other: &WorkerId| {
+            seen.node == node && seen.connected && !seen.settled && !view.seats.contains_key(other)
+        };
+        let others: Vec<WorkerId> =
+            view.workers.iter().filter(|(other, seen)| stands_by(seen, other)).map(|(other, _)| *other).collect();
+        let is_spare = |other: &WorkerId| {
+            let process = self.pid_of(node.0, *other).and_then(|pid| self.processes.get(&pid));
+            let waits = |process: &Process| process.seat().is_none() && !process.has_device;
+            process.is_some_and(|process| process.works() && waits(process) && !process.given_up)
+        };
+        if let Some(spare) = others.into_iter().find(|other| self.are_scripts() && is_spare(other)) {
+            self.violation("16", format!("n{id} starts worker {worker} on n{}, where spare {spare} stands by", node.0));
+        }
     }
 
     /// A slot is given to a worker: nobody else has its device.

@@ -10,6 +10,7 @@ use super::{
 };
 use enn_common::{
     event::EventKind,
+    id::WorkerId,
     wire::node_agent::{NodeCommand, RunEnding, RunSnapshot, StopSignal, WorkerFlag},
 };
 
@@ -96,9 +97,14 @@ impl Supervisor {
         }
     }
 
+    /// Returns the workers whose end `Stopping` waits for. Spares live on, and take seats when the others start again.
+    pub(super) fn stopping(&self) -> Vec<WorkerId> {
+        if self.killed { self.workers.living() } else { self.workers.living_but_spares() }
+    }
+
     /// All workers have ended because one failed, or were killed.
     pub(super) fn end_stopping(&mut self) -> bool {
-        if !self.workers.are_gone() {
+        if !self.stopping().is_empty() {
             return false;
         }
         if self.killed {

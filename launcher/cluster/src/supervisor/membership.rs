@@ -166,7 +166,7 @@ impl Supervisor {
                 let host = self.host(index);
                 self.warn(format!("node {host} cannot take part: {reason}"));
             }
-            NodeEvent::Started { worker, pid } => self.worker_started(worker, pid),
+            NodeEvent::Started { worker, pid, forked } => self.worker_started(worker, pid, forked),
             NodeEvent::StartFailed { worker, error } => self.start_failed(worker, error),
             NodeEvent::Connected { worker } => {
                 let now = self.now;

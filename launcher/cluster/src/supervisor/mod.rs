@@ -20,7 +20,7 @@
 //!                            │   │  └─ the leader is drained ─► HandingOff ─► Over
 //!                            │   └─ stop, or given up, with the whole state ─► Saving ── all have saved ─► Closing
 //!                            └─ nothing more to do, or nothing to go on with ─► Closing ── no worker, no commit ─► Over
-//! any ── a failure where all start again; a second signal; the grace is over; fenced ─► Stopping ── nobody lives ─► Deciding, Closing
+//! any ── a failure where all start again; a second signal; the grace is over; fenced ─► Stopping ── none but spares lives ─► Deciding, Closing
 //! ```
 //!
 //! **Invariants:** a device is given away only when its last process has settled. Loading is entered only when no worker keeps a

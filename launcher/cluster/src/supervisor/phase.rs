@@ -28,7 +28,7 @@ pub(super) enum Phase {
     Seating { check: Time, kept: bool },
     /// All workers stand and wait for the run to be continued.
     Paused { since: Time },
-    /// All workers end, because one failed and none keeps its state, or because their time is over.
+    /// All workers end, because one failed and none keeps its state, or because their time is over. Where they start again, spares live on.
     Stopping { until: Time, killed: bool },
     /// Another node gets the lead.
     HandingOff { until: Time, handed_off: bool },

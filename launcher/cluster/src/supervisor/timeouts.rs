@@ -94,11 +94,11 @@ impl Supervisor {
                 self.phase = Phase::Halting { until: self.now + KILLED_WAIT_MAX, killed: true };
             }
             Phase::Stopping { killed: false, .. } => {
-                self.kill(self.workers.living());
+                self.kill(self.stopping());
                 self.phase = Phase::Stopping { until: self.now + KILLED_WAIT_MAX, killed: true };
             }
             Phase::Stopping { killed: true, .. } => {
-                self.give_up_workers(self.workers.living());
+                self.give_up_workers(self.stopping());
                 self.phase = Phase::Stopping { until: self.now + KILLED_WAIT_MAX, killed: true };
             }
             Phase::HandingOff { .. } => {

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 impl Supervisor {
     /// A node started a process.
-    pub(super) fn worker_started(&mut self, id: WorkerId, pid: u32) {
+    pub(super) fn worker_started(&mut self, id: WorkerId, pid: u32, forked: bool) {
         self.workers.edit(id, |worker| worker.pid = Some(pid));
         if self.runs_programs() {
             self.programs.unstarted.remove(&id);
@@ -36,9 +36,9 @@ impl Supervisor {
             Some(seat) => {
                 let round = seat.round;
                 let rank = seat.rank;
-                EventKind::WorkerStarted { round, local_rank, rank, pid, host, forked: false }
+                EventKind::WorkerStarted { round, local_rank, rank, pid, host, forked }
             }
-            None => EventKind::SpareStarted { pid, local_rank, host },
+            None => EventKind::SpareStarted { pid, local_rank, host, forked },
         };
         self.journal(what);
     }
@@ -221,8 +221,8 @@ impl Supervisor {
             self.warn(format!("all workers restart: {obstacle}"));
         }
         self.phase = Phase::Stopping { until: self.now + KILLED_WAIT_MAX, killed: false };
-        self.send_workers(self.workers.living(), |workers| NodeCommand::Stop { workers, kill_after: END_GRACE });
-        // A worker ends itself at once when its connection closes, however deep it waits in a collective.
+        self.send_workers(self.stopping(), |workers| NodeCommand::Stop { workers, kill_after: END_GRACE });
+        // A worker ends itself at once when its connection closes, however deep it waits in a collective. The broker keeps spares.
         self.send_all(&NodeCommand::DisconnectAll);
     }
 

@@ -391,6 +391,12 @@ impl WorkerTable {
         self.index.living.iter().copied().collect()
     }
 
+    /// Returns the same without the spares.
+    pub(super) fn living_but_spares(&self) -> Vec<WorkerId> {
+        let is_spare = |id: &&WorkerId| self.index.warm.contains(id) || self.index.warming.contains(id);
+        self.index.living.iter().filter(|id| !is_spare(id)).copied().collect()
+    }
+
     fn pick<'a>(&'a self, ids: &'a BTreeSet<WorkerId>) -> impl Iterator<Item = &'a Worker> {
         ids.iter().filter_map(|id| self.workers.get(id))
     }

@@ -234,9 +234,15 @@ fn who_lost_its_seat_is_shown_as_ended_in_the_round_it_left() {
 pub(crate) fn reform_events() -> Vec<Event> {
     let mut all = preparation();
     all.extend(round(0, None));
-    all.push((0.1, EventKind::SpareStarted { pid: 4_900, local_rank: LocalRank(0), host: String::new() }));
+    all.push((
+        0.1,
+        EventKind::SpareStarted { pid: 4_900, local_rank: LocalRank(0), host: String::new(), forked: false },
+    ));
     all.push((0.1, EventKind::SpareEnded { pid: 4_900, code: None, signal: Some(9) }));
-    all.push((1.0, EventKind::SpareStarted { pid: 4_901, local_rank: LocalRank(0), host: String::new() }));
+    all.push((
+        1.0,
+        EventKind::SpareStarted { pid: 4_901, local_rank: LocalRank(0), host: String::new(), forked: false },
+    ));
     all.push((2.0, EventKind::SpareReady { pid: 4_901, seconds: 2.0 }));
     all.extend((1..=3).map(|step| (0.04, stepped(step, 1.0 / step as f64))));
     all.push((0.0, exited(0, 1, None, Some(9))));

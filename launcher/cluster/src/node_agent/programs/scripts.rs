@@ -159,9 +159,10 @@ impl ProgramShell {
         self.pending.push(match ProgramWorker::start(&self.spec, &seat, means) {
             Ok(mut started) => {
                 let pid = started.process.pid();
+                let forked = started.is_held();
                 started.release();
                 self.workers.insert(worker, started);
-                NodeInput::Spawned { worker, pid }
+                NodeInput::Spawned { worker, pid, forked }
             }
             Err(NotStarted::Program(failure)) => {
                 let error = failure.message.clone().unwrap_or_default();

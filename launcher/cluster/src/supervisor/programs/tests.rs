@@ -118,7 +118,7 @@ impl Rig {
     }
 
     fn started(&mut self, node: u64, workers: &[WorkerId]) {
-        let started = |worker: &WorkerId| NodeEvent::Started { worker: *worker, pid: 100 + worker.0 };
+        let started = |worker: &WorkerId| NodeEvent::Started { worker: *worker, pid: 100 + worker.0, forked: false };
         let inputs = workers.iter().map(|worker| Input::Node { node: NodeId(node), event: started(worker) });
         let effects = self.on(inputs.collect());
         assert_eq!(effects, []);
