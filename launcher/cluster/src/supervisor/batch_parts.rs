@@ -23,7 +23,7 @@ impl BatchParts {
     }
 
     /// Returns the sentence that none of these sizes will do.
-    pub(super) fn refusal(self, found: &RangeInclusive<u32>) -> String {
+    pub(super) fn mismatch(self, found: &RangeInclusive<u32>) -> String {
         let parts = self.0.map_or(1, NonZeroU32::get);
         let small: Vec<u32> = (1..=parts.isqrt()).filter(|world| self.are_shared_by(*world)).collect();
         let large = small.iter().rev().map(|world| parts / world).filter(|world| !small.contains(world));
@@ -47,16 +47,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_divide_the_parts_and_a_refusal_names_them() {
+    fn sizes_divide_the_parts_and_a_mismatch_names_them() {
         let parts = BatchParts(NonZeroU32::new(8));
         assert_eq!((parts.largest(1..=3), parts.largest(3..=3), parts.largest(2..=9)), (Some(2), None, Some(8)));
         assert_eq!((parts.smallest(3..=9), parts.smallest(0..=9)), (Some(4), Some(1)));
         assert_eq!(BatchParts::default().largest(1..=3), Some(3));
         let words =
             "8 parts cannot be shared equally by 3 ranks, but by 1, 2, 4, 8 (--workers MIN:MAX, --nnodes MIN:MAX)";
-        assert_eq!(parts.refusal(&(3..=3)), words);
-        let many = BatchParts(NonZeroU32::new(360)).refusal(&(7..=7));
+        assert_eq!(parts.mismatch(&(3..=3)), words);
+        let many = BatchParts(NonZeroU32::new(360)).mismatch(&(7..=7));
         assert!(many.contains("but by 1, 2, 3, 4, 5, 6, …, 60, 72, 90, 120, 180, 360 ("), "{many}");
-        assert!(parts.refusal(&(5..=7)).contains("by 5 to 7 ranks"));
+        assert!(parts.mismatch(&(5..=7)).contains("by 5 to 7 ranks"));
     }
 }

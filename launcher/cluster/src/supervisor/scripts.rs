@@ -133,7 +133,7 @@ impl Supervisor {
     /// Returns why no size will do that the next round may have.
     pub(super) fn no_size(&self) -> Option<String> {
         let sizes = self.sizes()?;
-        self.batch_parts.largest(sizes.clone()).is_none().then(|| self.batch_parts.refusal(&sizes))
+        self.batch_parts.largest(sizes.clone()).is_none().then(|| self.batch_parts.mismatch(&sizes))
     }
 
     /// A script says into how many parts a step can be cut. The first world was chosen without knowing that.
@@ -145,7 +145,7 @@ impl Supervisor {
         let world = u32::try_from(self.round.world).unwrap_or(u32::MAX);
         let is_wrong = self.phase.is_under_way() && !self.batch_parts.are_shared_by(world);
         if is_wrong && self.sizes().is_some() && !self.is_stopping() {
-            let reason = self.batch_parts.refusal(&(world..=world));
+            let reason = self.batch_parts.mismatch(&(world..=world));
             self.journal(EventKind::GaveUp { reason: reason.clone() });
             self.giving_up = Some(reason);
             self.request_handled();
