@@ -6,11 +6,12 @@ use super::{
     limits::{CHECK_PERIOD, REFILL_WAIT_MAX},
     machine::Supervisor,
     phase::Phase,
-    seating::{self, NodeIndex},
+    seating::{self, NodeIndex, Slot},
     straggler_watch::PageLook,
     worker_table::{Worker, WorkerPlace},
 };
 use enn_common::{event::EventKind, id::Rank, wire::node_agent::WorkerFlag};
+use std::collections::BTreeSet;
 
 impl Supervisor {
     /// Asks the workers to leave the round when there is a reason to.
@@ -64,7 +65,7 @@ impl Supervisor {
             let room = self.nodes.room(node).filter(|_| !self.nodes.leaving().contains(&node));
             room.map_or(0, |room| room.workers_max as usize)
         };
-        let blocked = self.workers.blocked();
+        let blocked: BTreeSet<Slot> = self.workers.blocked().difference(&self.nodes.left_out()).copied().collect();
         let free = |node: NodeIndex, seated: usize| {
             let blocked = blocked.iter().filter(|slot| slot.node == node).count();
             room(node).saturating_sub(seated + blocked)

@@ -194,6 +194,7 @@ impl Supervisor {
             most: self.world,
             rooms,
             blocked: self.workers.blocked(),
+            left_out: self.nodes.left_out(),
             spares_are_bound: self.settings.run.spares_are_bound,
         }
     }
@@ -210,6 +211,7 @@ impl Supervisor {
         for list in [&mut candidates.kept, &mut candidates.warm, &mut candidates.warming] {
             list.retain(|candidate| !leaving.contains(&candidate.slot.node));
         }
+        candidates.kept.retain(|kept| !limits.left_out.contains(&kept.slot));
         let mut seats = seating::give(&candidates, limits);
         let kept = kept_by(&seats);
         let is_shared = self.workers.seated().any(|worker| worker.seat().is_some_and(|seat| seat.share.is_some()));
