@@ -110,6 +110,8 @@ pub enum NodeEvent {
     Fault { reason: String },
     /// A worker of a group failed, and the node ends the others of its own. Sent once in a round.
     GroupFailed { round: u64, failure: Box<Failure> },
+    /// A worker failed because of its device. Comes again in each membership for a device that is sick.
+    DeviceFailed(Box<DeviceFailure>),
 }
 
 impl NodeEvent {
@@ -133,9 +135,24 @@ impl NodeEvent {
             | Self::Signal { .. }
             | Self::SnapshotAcked { .. }
             | Self::Fault { .. }
-            | Self::GroupFailed { .. } => None,
+            | Self::GroupFailed { .. }
+            | Self::DeviceFailed(_) => None,
         }
     }
+}
+
+/// Failures of a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceFailure {
+    pub local_rank: u32,
+    /// The device, for people.
+    pub device: String,
+    /// What it did, for people.
+    pub reason: String,
+    /// Devices that the workers of the node can have, sick ones included; 0: not known.
+    pub devices: u32,
+    /// It is to have no worker any more.
+    pub is_sick: bool,
 }
 
 /// Facts by which every node checks that it sees the run as the leader does.

@@ -3,13 +3,15 @@
 //!
 //! `ENN_FAKE_SCRIPT` holds `steps=N,step_ms=N` and what a rank of round 0 does wrong, `*` for all: `detached=R` (never attaches),
 //! `garbage=R` (sends no message at step 5), `mute=R` (does not answer `broken`), `empty=R` (its state is not whole). With `parts=N` the ranks
-//! share N equal parts of a step, so that the sum does not depend on their number. A spare fails while there is `no-spares`. It leaves files in
-//! the run directory: `final-R` or `stopped-R` (step and sum), `steps-PID` (the steps that it did), `seat-ROUND-R`, `refused-R`.
+//! share N equal parts of a step, so that the sum does not depend on their number. With `sick=L` the device of local rank L fails in the first
+//! rounds. A spare fails while there is `no-spares`. It leaves files in the run directory: `final-R` or `stopped-R` (step and sum), `steps-PID`
+//! (the steps that it did), `seat-ROUND-R`, `refused-R`.
 
 #![expect(
     clippy::disallowed_methods,
     reason = "a test program: reads its task from the environment, sleeps between steps"
 )]
+#![expect(clippy::print_stderr, reason = "a test program writes as a user's does")]
 #![expect(clippy::unwrap_used, reason = "a test program fails by panicking")]
 
 use enn_common::wire::{
@@ -38,6 +40,9 @@ const LOOK: Duration = Duration::from_millis(1);
 const PROGRESS_PERIOD: Duration = Duration::from_millis(50);
 /// Step at which a rank sends garbage.
 const GARBAGE_STEP: u64 = 5;
+/// A sick device fails so many steps after the beginning of a round, in so many rounds.
+const SICK_STEPS: u64 = 10;
+const SICK_ROUNDS: u64 = 3;
 /// Step of which a mark tells the test.
 const MARK_STEP: u64 = 20;
 
@@ -382,6 +387,10 @@ impl Program {
                 // A rank that is alone has no connection that breaks.
                 return Ok(RoundEnd::Broken);
             }
+            if step == seat.step + SICK_STEPS && round < SICK_ROUNDS && self.has_sick_device(seat) {
+                eprintln!("CUDA error: hardware stack error");
+                std::process::exit(1);
+            }
             if step == GARBAGE_STEP && self.task.misbehaves("garbage", round, rank) {
                 self.send_garbage(rank);
             }
@@ -405,6 +414,10 @@ impl Program {
             sleep(Duration::from_millis(self.task.count("step_ms")));
         }
         Ok(RoundEnd::Done)
+    }
+
+    fn has_sick_device(&self, seat: &ScriptSeat) -> bool {
+        self.task.option("sick").is_some_and(|local_rank| local_rank == seat.local_rank.to_string())
     }
 
     fn send_garbage(&self, rank: u32) {

@@ -17,6 +17,7 @@
 //! 15. SIGKILL comes in time, and no worker outlives the time after which its node gives up a lost link.
 //! 16. A script that stands by gets the seat for which its node would start a new process.
 //! 17. A world that could be smaller shares the parts of a step that the leader knows.
+//! 18. A device that is left out is sick, and no worker gets it.
 
 use super::{
     faults::Fault,
@@ -25,6 +26,7 @@ use super::{
     links::Machine,
     processes::{EndedBy, Pid, Process, Stage, TrainingState},
     programs::ProgramRounds,
+    run_plan::Sharding,
     world::{Time, World},
 };
 use crate::{
@@ -211,7 +213,12 @@ impl Observer {
         self.last_stop_end.insert(agent, now);
     }
 
-    fn host_of(&self, node: NodeId) -> String {
+    /// A sick device ended a worker.
+    pub(super) fn note_device_failure(&mut self) {
+        self.fault_weight += 1;
+    }
+
+    pub(super) fn host_of(&self, node: NodeId) -> String {
         self.machines.get(&node.0).map_or_else(String::new, |machine| format!("n{}", machine.0))
     }
 
@@ -357,6 +364,7 @@ impl World {
                 self.view(id).second |= second;
                 self.stop_learned(id);
             }
+            NodeEvent::DeviceFailed(failure) => self.device_failure_observed(id, node, failure),
             NodeEvent::SnapshotAcked { requests } => {
                 let acked = self.view(id).acked.entry(node).or_default();
                 *acked = (*acked).max(*requests);
@@ -465,8 +473,11 @@ impl World {
 
     fn command_observed(&mut self, id: u64, node: NodeId, command: &NodeCommand) {
         match command {
-            NodeCommand::Start { worker, seat, .. } => {
+            NodeCommand::Start { worker, seat, standby, .. } => {
                 let slot = seat.map(|seat| seat.local_rank);
+                if let Some(slot) = slot.or(standby.as_ref().map(|standby| standby.local_rank)) {
+                    self.check_left_out(id, node, slot, *worker);
+                }
                 self.start_observed(id, node, *worker, slot);
             }
             NodeCommand::BeginRound { round, seats, snapshot } => {
@@ -581,13 +592,18 @@ impl World {
             self.check_slot(id, node, seat.local_rank, *worker);
             let host = self.observer.host_of(node);
             let stops = self.view(id).stop_at.is_some() || Self::saves_only(seat);
-            if self.view(id).leaving.contains(&host) && !stops {
+            // Who leaves may have a part of the state that the others lack.
+            let is_newcomer = self.view(id).workers.get(worker).is_none_or(|known| known.slot.is_none());
+            let may_not_sit = self.plan.sharding == Sharding::Replicated || is_newcomer;
+            if self.view(id).leaving.contains(&host) && !stops && may_not_sit {
                 self.violation("second list", format!("n{id} seats worker {worker} on {host}, which is drained"));
             }
             let view = self.view(id);
-            if let Some(known) = view.workers.get_mut(worker) {
-                known.slot = Some(seat.local_rank);
+            let before = view.workers.get_mut(worker).and_then(|known| known.slot.replace(seat.local_rank));
+            if before != Some(seat.local_rank) {
+                self.check_left_out(id, node, seat.local_rank, *worker);
             }
+            let view = self.view(id);
             if view.seats.insert(*worker, (node, seat.clone())).is_some() {
                 self.violation("4", format!("n{id} seats worker {worker} twice in round {round}"));
             }
@@ -936,6 +952,9 @@ impl World {
                 view.stayed_at = Some(self_now);
             }
             EventKind::NodeLost { host, .. } => _ = self.view(id).leaving.remove(host),
+            EventKind::DeviceSick { local_rank, left_out: true, host, .. } => {
+                self.left_out_observed(id, local_rank.0, host);
+            }
             _ => {}
         }
     }

@@ -137,6 +137,8 @@ pub(super) struct Process {
     pub(super) tickets: BTreeSet<u64>,
     pub(super) last_ticket: u64,
     first_launch: Option<FirstLaunch>,
+    /// The device that failed when it had it.
+    pub(super) failed_device: Option<u32>,
     /// Who ended it, for the checks.
     pub(super) ended_by: Option<EndedBy>,
     /// Counts what its main thread began, so that a step of something that was given up is known.
@@ -205,6 +207,7 @@ impl Process {
             tickets: BTreeSet::new(),
             last_ticket: 0,
             first_launch: None,
+            failed_device: None,
             ended_by: None,
             turn: 0,
         }

@@ -8,6 +8,7 @@ use super::{
     processes::{EndedBy, Pid, Process, ProcessStep, Stage, Trap},
     random::Random,
     run_plan::{RunPlan, Sharding},
+    sick_devices::plan_sick_devices,
     world::World,
 };
 use enn_broker::roster::ConnectionId;
@@ -67,6 +68,7 @@ pub(super) fn of_seed(seed: u64) -> (RunPlan, Vec<PlannedFault>) {
     }
     let last = faults.iter().map(|planned| planned.at + planned.fault.time()).max().unwrap_or_default();
     faults.push(PlannedFault { at: last + Duration::from_secs(20), fault: Fault::Relief });
+    faults.extend(plan_sick_devices(&mut random, &plan));
     (plan, faults)
 }
 

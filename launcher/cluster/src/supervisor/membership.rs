@@ -130,10 +130,8 @@ impl Supervisor {
 
     /// Counts the workers wanted: as many as the nodes were asked for, or as `enn resize` says.
     pub(super) fn count_world(&mut self) {
-        let rooms = self.nodes.rooms();
-        let asked = rooms.iter().map(|room| room.workers).sum();
-        let most = rooms.iter().fold(0u32, |most, room| most.saturating_add(room.workers_max));
-        self.world = self.resized.map_or(asked, |workers| workers.min(most));
+        let asked = self.resized.unwrap_or_else(|| self.nodes.asked());
+        self.world = asked.min(self.nodes.seats());
     }
 
     /// A node agent reports.
@@ -189,6 +187,7 @@ impl Supervisor {
             }
             NodeEvent::Fault { reason } => self.node_fault(node, index, &reason),
             NodeEvent::GroupFailed { round, failure } => self.group_failed(Round(round), failure),
+            NodeEvent::DeviceFailed(failure) => self.device_failed(index, *failure),
         }
     }
 
@@ -235,6 +234,7 @@ impl Supervisor {
             self.send(index, NodeCommand::ReplicateSnapshot(snapshot));
         }
         self.end_given_up(index, inventory);
+        self.leave_out_devices();
     }
 
     /// Ends the workers of a node that were given up when it was taken for lost. Their devices are free when they have settled.

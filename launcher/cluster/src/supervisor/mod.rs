@@ -58,6 +58,7 @@ mod round_end;
 mod scripts;
 mod seating;
 pub mod settings;
+mod sick_devices;
 mod state_shares;
 mod straggler_watch;
 mod timeouts;

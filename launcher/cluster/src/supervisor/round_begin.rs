@@ -205,6 +205,7 @@ impl Supervisor {
             most: self.world,
             rooms,
             blocked: self.workers.blocked(),
+            left_out: self.nodes.left_out(),
             spares_are_bound: self.settings.run.spares_are_bound,
             parts: self.parts_to_share(),
         }
@@ -219,6 +220,7 @@ impl Supervisor {
             candidates.kept.retain(|kept| Some(kept.worker) != evicted);
         }
         self.drop_leaving(&mut candidates);
+        candidates.kept.retain(|kept| !limits.left_out.contains(&kept.slot));
         let standing = candidates.kept.clone();
         let mut seats = seating::give(&candidates, limits);
         let kept = kept_by(&seats);

@@ -63,10 +63,20 @@ pub(super) struct SeatLimits {
     pub(super) rooms: Vec<NodeRoom>,
     /// Slots whose device a process holds that cannot be killed.
     pub(super) blocked: BTreeSet<Slot>,
+    /// Slots whose device is sick. They do not count: the next one takes the place of each.
+    pub(super) left_out: BTreeSet<Slot>,
     /// Spares take no slot but their own.
     pub(super) spares_are_bound: bool,
     /// What the seats share equally.
     pub(super) parts: BatchParts,
+}
+
+impl SeatLimits {
+    /// Returns the first `count` slots of a node.
+    fn slots(&self, node: NodeIndex, count: u32) -> impl Iterator<Item = Slot> {
+        let all = (0..).map(move |index| Slot { node, index: LocalRank(index) });
+        all.filter(|slot| !self.left_out.contains(slot)).take(count as usize)
+    }
 }
 
 /// Process for a seat.
@@ -157,7 +167,7 @@ impl SeatPlan<'_> {
     /// another node's.
     fn fill(&mut self, spares: &[SeatCandidate]) {
         let mut free: BTreeSet<Slot> =
-            self.limits.rooms.iter().flat_map(|room| slots(room.node, room.workers)).collect();
+            self.limits.rooms.iter().flat_map(|room| self.limits.slots(room.node, room.workers)).collect();
         free.retain(|slot| !self.taken.contains(slot));
         let mut others = Vec::new();
         for spare in spares {
@@ -185,7 +195,7 @@ impl SeatPlan<'_> {
         for spare in strangers {
             let room = self.limits.rooms.iter().find(|room| room.node == spare.slot.node);
             let Some(room) = room.filter(|_| self.has_room()) else { continue };
-            if let Some(slot) = slots(room.node, room.workers_max).find(|slot| !self.taken.contains(slot)) {
+            if let Some(slot) = self.limits.slots(room.node, room.workers_max).find(|slot| !self.taken.contains(slot)) {
                 self.give(slot, Taker::Spare(spare.worker));
             }
         }
@@ -193,8 +203,9 @@ impl SeatPlan<'_> {
 
     /// Gives free slots to new processes until there are `until` seats.
     fn start(&mut self, count: impl Fn(&NodeRoom) -> u32, until: u32) {
-        for room in &self.limits.rooms {
-            for slot in slots(room.node, count(room)) {
+        let limits = self.limits;
+        for room in &limits.rooms {
+            for slot in limits.slots(room.node, count(room)) {
                 if self.seats.len() >= until as usize {
                     return;
                 }
@@ -204,10 +215,6 @@ impl SeatPlan<'_> {
             }
         }
     }
-}
-
-fn slots(node: NodeIndex, count: u32) -> impl Iterator<Item = Slot> {
-    (0..count).map(move |index| Slot { node, index: LocalRank(index) })
 }
 
 /// Returns the nodes' parts of `world` workers: those that each was asked for, and more or fewer of them in turn when the run was
@@ -239,7 +246,7 @@ pub(super) fn spare_slots(
     limits: &SeatLimits,
     count: usize,
 ) -> Vec<Slot> {
-    let all = limits.rooms.iter().flat_map(|room| slots(room.node, room.workers));
+    let all = limits.rooms.iter().flat_map(|room| limits.slots(room.node, room.workers));
     let mut pressure: BTreeMap<Slot, usize> =
         all.filter(|slot| !limits.blocked.contains(slot)).map(|slot| (slot, 0)).collect();
     for slot in taken.collect::<BTreeSet<_>>().into_iter().chain(spares) {
@@ -285,7 +292,15 @@ mod tests {
 
     fn limits(fewest: u32, most: u32, rooms: Vec<NodeRoom>) -> SeatLimits {
         let parts = BatchParts::default();
-        SeatLimits { fewest, most, rooms, blocked: BTreeSet::new(), spares_are_bound: false, parts }
+        SeatLimits {
+            fewest,
+            most,
+            rooms,
+            blocked: BTreeSet::new(),
+            left_out: BTreeSet::new(),
+            spares_are_bound: false,
+            parts,
+        }
     }
 
     /// One node.
