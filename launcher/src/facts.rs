@@ -34,6 +34,9 @@ pub const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
 /// Names of the Python interpreter on PATH, in the order in which they are tried.
 pub const PYTHONS: [&str; 2] = ["python3", "python"];
 
+/// Variables that set the flags of `--on-failure replace`, where the command line does not.
+const OF_REPLACE: [&str; 4] = ["ENN_ON_FAILURE", "ENN_SPARES", "ENN_WARM_DEVICE", "ENN_WORKERS"];
+
 /// Variables that torchrun's agent reads and `enn run` does not honour, each with the value that requests nothing.
 const UNHONOURED: [(&str, &str); 4] = [
     ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0"),
@@ -102,6 +105,8 @@ pub struct Facts {
     /// Folder of the state that ENN keeps between runs.
     pub state_dir: PathBuf,
     pub warm: Option<String>,
+    /// Those of [`OF_REPLACE`] that are set.
+    pub replace: BTreeMap<&'static str, String>,
     pub keep_days: Option<String>,
     pub keep_size: Option<String>,
     /// Variables of torchrun's agent that `enn run` does not honour and that are set.
@@ -228,6 +233,7 @@ impl Facts {
             launch_mark: variable("ENN_LAUNCH"),
             token: variable("ENN_TOKEN").map(|secret| Secret::new(secret.into_encoded_bytes())),
             warm: text("ENN_WARM"),
+            replace: OF_REPLACE.into_iter().filter_map(|name| Some((name, text(name)?))).collect(),
             keep_days: text("ENN_KEEP_DAYS"),
             keep_size: text("ENN_KEEP_SIZE"),
             unhonoured: UNHONOURED

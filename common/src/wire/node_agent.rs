@@ -417,7 +417,7 @@ mod tests {
         let flag = NodeCommand::SetFlag { workers: vec![WorkerId(1)], flag: WorkerFlag::Regroup, on: true };
         assert_eq!(bytes(&flag), [5, 0, 0, 0, 4, 1, 1, 1, 1]);
         assert_eq!(bytes(&NodeEvent::SnapshotAcked { requests: 9 }), [2, 0, 0, 0, 15, 9]);
-        assert_eq!(bytes(&NodeEvent::Started { worker: WorkerId(2), pid: 5, forked: true }), [3, 0, 0, 0, 2, 2, 5, 1]);
+        assert_eq!(bytes(&NodeEvent::Started { worker: WorkerId(2), pid: 5, forked: true }), [4, 0, 0, 0, 2, 2, 5, 1]);
     }
 
     #[test]

@@ -168,6 +168,7 @@ fn agent(
     options: &RunOptions,
     allocation: &Allocation,
 ) -> Result<u8, Error> {
+    let own = &own.clone().with_variables(&flags, facts).map_err(Box::new)?;
     let meeting = slurm::rendezvous(allocation);
     let workers = flags.rendezvous.nproc_per_node.clone();
     fill(&mut flags, &meeting, &slurm::address(&meeting.endpoint, &SystemCommands));

@@ -1,34 +1,34 @@
 //! The flags of `enn run` that torchrun does not have.
 
-use super::{FailurePolicy, RunError, values};
+use super::{
+    FailurePolicy, Flags, RunError,
+    values::{self, Expected},
+};
 use crate::{facts::Facts, retention::Retention};
-use std::path::PathBuf;
+use clap::ValueEnum;
+use std::{collections::BTreeSet, path::PathBuf};
+
+const POLICIES: Expected =
+    Expected { what: "restart or replace", hint: "ENN_ON_FAILURE=replace is the same as --on-failure replace" };
 
 /// Further options of `enn run`.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Restarting and stopping")]
 pub struct EnnFlags {
-    /// What follows the failure of a worker: restart (all workers) or replace (that worker) [default: restart]
+    /// What follows the failure of a worker: restart (all workers) or replace (that worker) [default: ENN_ON_FAILURE, else restart]
     ///
     /// With replace, a script that uses the Python package enn goes on: a spare, or else a new process, takes the place of a worker that
     /// failed, and the others keep theirs. Without --max-restarts, 3 failures in a row without a step between them are allowed, as by
     /// enn train. Workers that have not called enn.elastic.init(), or have left their training function, are all restarted.
-    #[arg(
-        long,
-        value_enum,
-        value_name = "POLICY",
-        default_value_t,
-        hide_default_value = true,
-        hide_possible_values = true
-    )]
-    pub on_failure: FailurePolicy,
-    /// Processes of each node that stand by for the place of a worker; with --on-failure replace [default: 0]
+    #[arg(long, value_enum, value_name = "POLICY", hide_possible_values = true)]
+    pub on_failure: Option<FailurePolicy>,
+    /// Processes of each node that stand by for the place of a worker; with --on-failure replace [default: ENN_SPARES, else 0]
     ///
     /// A spare is started as the workers are, after their first step, and waits before its training function. One that was used, or
     /// died, is replaced.
     #[arg(long, value_name = "N")]
     pub spares: Option<String>,
-    /// Each spare takes the device of one worker before it is needed: it costs memory there, and saves a second or two
+    /// Each spare takes the device of one worker before it is needed: it costs memory there, and saves a second or two [default: ENN_WARM_DEVICE=1]
     ///
     /// It takes at least as many spares as the node has workers.
     #[arg(long)]
@@ -80,7 +80,7 @@ pub struct EnnFlags {
     /// Checked on the node that hosts the rendezvous. Nodes of different roles may always differ.
     #[arg(long, help_heading = "Nodes and workers")]
     pub uneven: bool,
-    /// Workers of this node, as --nproc-per-node MAX; while some are missing, the run goes on with as few as MIN in all
+    /// Workers of this node, as --nproc-per-node MAX; while some are missing, the run goes on with as few as MIN in all [default: ENN_WORKERS]
     ///
     /// With --on-failure replace. Without it a run waits until a worker that failed is replaced.
     #[arg(long, value_name = "MIN:MAX", help_heading = "Nodes and workers")]
@@ -103,9 +103,60 @@ pub struct EnnFlags {
     /// Keep no copy of output that is neither redirected nor teed
     #[arg(long, help_heading = "Output of the workers")]
     pub no_capture: bool,
+    /// Flags whose value came from their variable.
+    #[arg(skip)]
+    pub(crate) from_variable: BTreeSet<&'static str>,
 }
 
 impl EnnFlags {
+    /// Returns the flags with what variables say of `--on-failure replace`, where the command line does not. Variables about spares say
+    /// nothing where all workers restart, nor does that of `--workers` beside `--nproc-per-node`.
+    ///
+    /// # Errors
+    /// A variable that cannot be parsed.
+    pub fn with_variables(mut self, flags: &Flags, facts: &Facts) -> Result<Self, RunError> {
+        let set = |name| facts.replace.get(name);
+        if self.on_failure.is_none()
+            && let Some(text) = set("ENN_ON_FAILURE")
+        {
+            let policy = FailurePolicy::from_str(text, false);
+            self.on_failure = Some(policy.map_err(|_| POLICIES.error("ENN_ON_FAILURE", text, true))?);
+        }
+        if self.workers.is_none()
+            && flags.rendezvous.nproc_per_node.is_none()
+            && let Some(text) = set("ENN_WORKERS")
+        {
+            self.workers = Some(text.clone());
+            self.from_variable.insert("--workers");
+        }
+        if !self.replaces() {
+            return Ok(self);
+        }
+        if self.spares.is_none()
+            && let Some(text) = set("ENN_SPARES")
+        {
+            self.spares = Some(text.clone());
+            self.from_variable.insert("--spares");
+        }
+        self.warm_device |= values::switch(
+            "ENN_WARM_DEVICE",
+            set("ENN_WARM_DEVICE"),
+            "ENN_WARM_DEVICE=1 is the same as --warm-device",
+        )?;
+        Ok(self)
+    }
+
+    /// Returns whether a worker that failed is replaced.
+    pub(super) fn replaces(&self) -> bool {
+        self.on_failure == Some(FailurePolicy::Replace)
+    }
+
+    /// Returns the name of a value's origin for messages: its variable where the value came from there.
+    pub(super) fn place(&self, flag: &'static str) -> String {
+        let variable = || format!("ENN_{}", flag.trim_start_matches('-').to_uppercase().replace('-', "_"));
+        if self.from_variable.contains(flag) { variable() } else { flag.to_owned() }
+    }
+
     /// Returns the limits on kept runs: from the flags, else from the variables.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ pub enum RunError {
         "{flag} without --on-failure replace: found a run whose workers all restart, expected one whose workers are replaced\nhint: add \
          --on-failure replace, for scripts that use the Python package enn"
     )]
-    NeedsReplace { flag: &'static str },
+    NeedsReplace { flag: String },
     #[error(
         "--warm-device with {spares} spares for {workers} workers of this node: expected one spare for each, as each takes the device of \
          one worker\nhint: --spares {workers}, or leave --warm-device out"

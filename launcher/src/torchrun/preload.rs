@@ -3,7 +3,11 @@
 //! An import of PyTorch that no worker needs would waste time, so that `auto` reads which modules the script imports, directly and
 //! through modules beside it. It reads files, bounded in number and length, and runs nothing.
 
-use super::{Dialect, EnnFlags, Flags, RunError, program::is_module, values::Expected};
+use super::{
+    Dialect, EnnFlags, Flags, RunError,
+    program::is_module,
+    values::{self, Expected},
+};
 use crate::facts::Facts;
 use enn_cluster::rendezvous::Settings;
 use enn_process::preload::{Preload, WARM_IDLE, WarmSettings};
@@ -110,14 +114,7 @@ pub(super) fn preload(
 
 /// Returns the settings of a warm server; `None`: the run uses none.
 fn warm(own: &EnnFlags, facts: &Facts) -> Result<Option<WarmSettings>, RunError> {
-    let by_variable = match facts.warm.as_deref() {
-        None | Some("0") => false,
-        Some("1") => true,
-        Some(found) => {
-            let expected = Expected { what: "1 or 0", hint: "ENN_WARM=1 is the same as --warm" };
-            return Err(expected.error("ENN_WARM", found, true));
-        }
-    };
+    let by_variable = values::switch("ENN_WARM", facts.warm.as_ref(), "ENN_WARM=1 is the same as --warm")?;
     let warm = WarmSettings { parent: facts.socket_parent.clone(), idle: WARM_IDLE, leave: own.leave_background };
     Ok((own.warm || by_variable).then_some(warm))
 }

@@ -1,7 +1,7 @@
 //! `--on-failure replace`: workers that fail are replaced while the others live.
 
 use super::{
-    EnnFlags, FailurePolicy, Flags, RunError,
+    EnnFlags, Flags, RunError,
     values::{self, Expected},
 };
 use crate::facts::Facts;
@@ -23,7 +23,7 @@ pub(super) fn workers_range(own: &EnnFlags, flags: &Flags) -> Result<Option<(u32
         return Err(RunError::Together { first: "--workers", second: "--nproc-per-node", hint });
     }
     let expected = Expected { what: "N or MIN:MAX with 0 < MIN <= MAX", hint: "--workers 1:4" };
-    values::nodes(text).map(Some).map_err(|_| expected.error("--workers", text, true))
+    values::nodes(text).map(Some).map_err(|_| expected.error(own.place("--workers"), text, true))
 }
 
 /// Returns how the workers of this node are replaced; `None`: all are restarted.
@@ -37,10 +37,14 @@ pub(super) fn replace(
     facts: &Facts,
 ) -> Result<Option<ReplaceSpec>, RunError> {
     let range = workers_range(own, flags)?;
-    if own.on_failure == FailurePolicy::Restart {
+    if !own.replaces() {
         let elastic = range.is_some_and(|(least, most)| least < most);
-        let without =
-            [("--spares", own.spares.is_some()), ("--warm-device", own.warm_device), ("--workers MIN:MAX", elastic)];
+        let workers = own.place("--workers") + " MIN:MAX";
+        let without = [
+            ("--spares".to_owned(), own.spares.is_some()),
+            ("--warm-device".to_owned(), own.warm_device),
+            (workers, elastic),
+        ];
         return match without.into_iter().find(|(_, given)| *given) {
             Some((flag, _)) => Err(RunError::NeedsReplace { flag }),
             None => Ok(None),
@@ -57,7 +61,7 @@ pub(super) fn replace(
     if let Some((second, _, hint)) = unfit.into_iter().find(|(_, given, _)| *given) {
         return Err(RunError::Together { first: "--on-failure replace", second, hint });
     }
-    let spares = own.spares.as_deref().map_or(Ok(0), spares)?;
+    let spares = spares(own)?;
     if own.warm_device && spares < workers {
         return Err(RunError::WarmDevices { spares, workers });
     }
@@ -66,8 +70,9 @@ pub(super) fn replace(
     Ok(Some(ReplaceSpec { spares, warm_device: own.warm_device, workers_min, socket_parent }))
 }
 
-fn spares(text: &str) -> Result<u32, RunError> {
+fn spares(own: &EnnFlags) -> Result<u32, RunError> {
+    let Some(text) = own.spares.as_deref() else { return Ok(0) };
     let expected = Expected { what: "a whole number from 0 to 64", hint: "--spares 1 for one on each node" };
     let found = values::count(text).ok().filter(|spares| *spares <= SPARES_MAX);
-    found.ok_or_else(|| expected.error("--spares", text, true))
+    found.ok_or_else(|| expected.error(own.place("--spares"), text, true))
 }

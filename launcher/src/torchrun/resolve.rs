@@ -1,7 +1,7 @@
 //! The translation of flags into a group's specification.
 
 use super::{
-    Dialect, EnnFlags, FailurePolicy, Flags, RunError,
+    Dialect, EnnFlags, Flags, RunError,
     preload::{self, PreloadChoice},
     program, rendezvous_flags, replace, token,
     torch_plug_in::DEFAULT_LOGS,
@@ -61,6 +61,7 @@ pub struct Launch {
 /// The first value that cannot be parsed, or a program that does not exist.
 pub fn resolve(flags: Flags, own: &EnnFlags, dialect: Dialect, facts: &Facts) -> Result<Launch, RunError> {
     let flags = flags.with_variables(&facts.pet)?;
+    let own = &own.clone().with_variables(&flags, facts)?;
     let mut notes = flags.notes.clone();
     notes.extend(idle(&flags)?);
     let workers = match replace::workers_range(own, &flags)? {
@@ -287,8 +288,7 @@ pub fn rendezvous(
     let choice = rendezvous_flags::rendezvous_choice(flags, random_name)?;
     notes.extend(choice.notes);
     let (nodes_min, nodes_max) = choice.nodes;
-    let replaces = own.on_failure == FailurePolicy::Replace;
-    let restarts = if replaces { replace::RESTARTS_MAX } else { 0 };
+    let restarts = if own.replaces() { replace::RESTARTS_MAX } else { 0 };
     let restarts_max =
         flags.parsed("--max-restarts", flags.program.max_restarts.as_deref(), restarts, values::count)?;
     Ok(Settings {
@@ -310,7 +310,7 @@ pub fn rendezvous(
         uneven: own.uneven || dialect == Dialect::Torchrun,
         store_open: own.store_open,
         // Rounds of workers that are replaced are independent of the rendezvous.
-        store_kept: replaces,
+        store_kept: own.replaces(),
     })
 }
 

@@ -54,7 +54,7 @@ impl Desk {
         facts.cores_allowed = 4;
         (facts.pet, facts.variables, facts.python_exec) = Default::default();
         (facts.token, facts.visible_devices, facts.hip_devices, facts.launch_mark) = Default::default();
-        (facts.keep_days, facts.keep_size, facts.timer_file) = Default::default();
+        (facts.keep_days, facts.keep_size, facts.timer_file, facts.replace) = Default::default();
         (facts.unhonoured, facts.file_timer, facts.log_prefix, facts.shutdown_timeout) = Default::default();
         Self { dir, facts }
     }
@@ -124,6 +124,36 @@ fn replacing_has_the_budget_of_training_unless_one_is_given() {
     ] {
         let error = desk.refused(&format!("{words} train.py")).to_string();
         assert!(error.contains(named), "{error}");
+    }
+}
+
+#[test]
+fn variables_say_what_the_command_line_does_not_about_replacing() {
+    let mut desk = Desk::new();
+    let set = [("ENN_ON_FAILURE", "replace"), ("ENN_SPARES", "4"), ("ENN_WARM_DEVICE", "1"), ("ENN_WORKERS", "2:4")];
+    desk.facts.replace = set.into_iter().map(|(name, text)| (name, text.to_owned())).collect();
+    let replace = |words: &str| {
+        let spec = desk.launch(&format!("{words} train.py")).spec;
+        let found = spec.replace.map(|replace| (replace.workers_min, replace.spares, replace.warm_device));
+        (spec.rendezvous.local_world, found)
+    };
+    assert_eq!(replace(""), (4, Some((2, 4, true))));
+    assert_eq!(replace("--spares 5 --workers 1:3"), (3, Some((1, 5, true))));
+    assert_eq!(replace("--nproc-per-node 2"), (2, Some((2, 4, true))));
+    // Spares are of no use where all restart.
+    assert_eq!(replace("--on-failure restart --nproc-per-node 2"), (2, None));
+    let refused = |words: &str| desk.refused(&format!("{words} train.py")).to_string();
+    assert!(refused("--on-failure restart").starts_with("ENN_WORKERS MIN:MAX without --on-failure replace"));
+    for (name, found, named) in [
+        ("ENN_ON_FAILURE", "never", "ENN_ON_FAILURE \"never\": expected restart or replace"),
+        ("ENN_SPARES", "65", "ENN_SPARES \"65\": expected a whole number"),
+        ("ENN_WARM_DEVICE", "yes", "ENN_WARM_DEVICE \"yes\": expected 1 or 0"),
+        ("ENN_WORKERS", "2:1", "ENN_WORKERS \"2:1\": expected N or MIN:MAX"),
+    ] {
+        let mut desk = Desk::new();
+        desk.facts.replace = [("ENN_ON_FAILURE", "replace".to_owned()), (name, found.to_owned())].into_iter().collect();
+        let error = desk.refused("train.py").to_string();
+        assert!(error.starts_with(named), "{error}");
     }
 }
 

@@ -24,6 +24,15 @@ impl Expected {
     }
 }
 
+/// Returns whether a variable switches something on.
+pub(super) fn switch(variable: &str, text: Option<&String>, hint: &'static str) -> Result<bool, RunError> {
+    match text.map(String::as_str) {
+        None | Some("0") => Ok(false),
+        Some("1") => Ok(true),
+        Some(found) => Err(Expected { what: "1 or 0", hint }.error(variable, found, true)),
+    }
+}
+
 /// `N` or `MIN:MAX`.
 pub(super) fn nodes(text: &str) -> Result<(u32, u32), Expected> {
     let expected =
