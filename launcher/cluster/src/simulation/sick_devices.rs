@@ -1,6 +1,6 @@
 //! Devices that fail again and again: the worker that has one dies some steps after it was seated, and what it leaves says why.
 //!
-//! **Invariant 17:** where a leader wrote that a device is left out, it starts and seats no other worker there; it writes that only of a device
+//! **Invariant 18:** where a leader wrote that a device is left out, it starts and seats no other worker there; it writes that only of a device
 //! that its node reported as sick; and a run that finishes in spite of such a device leaves it out where it may.
 
 use super::{
@@ -29,7 +29,7 @@ const FAILS_ONE_IN: u64 = 4;
 
 /// A device that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct SickDevice {
+pub(super) struct FailingDevice {
     /// NVML shows that it has an uncorrectable error.
     is_shown: bool,
     left: u32,
@@ -38,7 +38,7 @@ pub(super) struct SickDevice {
 /// Sick devices of the world, and what leaders know of them.
 #[derive(Debug, Default)]
 pub(super) struct SickDevices {
-    devices: BTreeMap<(Machine, u32), SickDevice>,
+    devices: BTreeMap<(Machine, u32), FailingDevice>,
     /// Devices that the nodes of a leader reported as sick.
     reported: BTreeMap<u64, BTreeSet<(NodeId, u32)>>,
     /// Devices that a leader left out.
@@ -60,7 +60,7 @@ impl World {
     /// A device fails from now on.
     pub(super) fn sicken(&mut self, machine: u64, local_rank: u32, is_shown: bool) {
         let machine = Machine(usize::try_from(machine).unwrap_or(0));
-        self.sick.devices.insert((machine, local_rank), SickDevice { is_shown, left: FAILURES_MAX });
+        self.sick.devices.insert((machine, local_rank), FailingDevice { is_shown, left: FAILURES_MAX });
     }
 
     /// Whether the worker's device fails in this step; the worker is dead then.
@@ -97,7 +97,7 @@ impl World {
     pub(super) fn device_failure_observed(&mut self, id: u64, node: NodeId, failure: &DeviceFailure) {
         let is_real = self.observer.machine_of(node.0).map(|machine| (machine, failure.local_rank));
         if !is_real.is_some_and(|place| self.sick.devices.contains_key(&place)) {
-            self.violation("17", format!("n{} blames device {}, which is well", node.0, failure.local_rank));
+            self.violation("18", format!("n{} blames device {}, which is well", node.0, failure.local_rank));
         }
         if failure.is_sick {
             self.sick.reported.entry(id).or_default().insert((node, failure.local_rank));
@@ -111,14 +111,19 @@ impl World {
         let found = reported.iter().rev().find(|(node, rank)| *rank == local_rank && is_there(*node)).copied();
         match found {
             Some(place) => _ = self.sick.left_out.entry(id).or_default().insert(place),
-            None => self.violation("17", format!("n{id} leaves out device {local_rank} of {host:?}, which is not sick")),
+            None => {
+                self.violation("18", format!("n{id} leaves out device {local_rank} of {host:?}, which is not sick"))
+            }
         }
     }
 
     /// A leader starts or seats a worker that had not this slot.
     pub(super) fn check_left_out(&mut self, id: u64, node: NodeId, slot: u32, worker: WorkerId) {
         if self.sick.left_out.get(&id).is_some_and(|left_out| left_out.contains(&(node, slot))) {
-            self.violation("17", format!("n{id} gives worker {worker} device {slot} of n{}, which is left out", node.0));
+            self.violation(
+                "18",
+                format!("n{id} gives worker {worker} device {slot} of n{}, which is left out", node.0),
+            );
         }
     }
 }

@@ -268,14 +268,7 @@ mod tests {
     }
 
     fn limits(fewest: u32, most: u32, rooms: Vec<NodeRoom>) -> SeatLimits {
-        SeatLimits {
-            fewest,
-            most,
-            rooms,
-            blocked: BTreeSet::new(),
-            left_out: BTreeSet::new(),
-            spares_are_bound: false,
-        }
+        SeatLimits { fewest, most, rooms, blocked: BTreeSet::new(), left_out: BTreeSet::new(), spares_are_bound: false }
     }
 
     /// One node.

@@ -45,11 +45,7 @@ pub(crate) struct Scripts {
 
 impl Scripts {
     /// Serves a broker to which the workers may attach. They meet in the store of the rendezvous.
-    pub(super) fn serve(
-        spec: &ReplaceSpec,
-        group: &GroupSpec,
-        rendezvous: Rc<Rendezvous>,
-    ) -> Result<Self, AgentError> {
+    pub(super) fn serve(spec: &ReplaceSpec, group: &GroupSpec, rendezvous: Rc<Rendezvous>) -> Result<Self, AgentError> {
         let visible = group.visible_devices.clone().filter(|_| !group.hip_devices);
         Ok(Self {
             gpus: GpuWatch::start(visible, group.rendezvous.local_world),

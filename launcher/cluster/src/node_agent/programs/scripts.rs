@@ -10,7 +10,9 @@ use super::{
     spec::ReplaceSpec,
 };
 use crate::{
-    node_agent::{background::GPU_LOOK_MAX, effect::NodeEffect, environment::ScriptPlaces, error::AgentError, input::NodeInput},
+    node_agent::{
+        background::GPU_LOOK_MAX, effect::NodeEffect, environment::ScriptPlaces, error::AgentError, input::NodeInput,
+    },
     rendezvous::Rendezvous,
 };
 use enn_broker::{BrokerEvent, Command};
