@@ -147,11 +147,11 @@ pub struct DeviceFailure {
     pub local_rank: u32,
     /// The device, for people.
     pub device: String,
-    /// What it did, for people.
+    /// Sentence on the failure.
     pub reason: String,
     /// Devices that the workers of the node can have, sick ones included; 0: not known.
     pub devices: u32,
-    /// It is to have no worker any more.
+    /// Whether the device is to have no worker any more.
     pub is_sick: bool,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Without NVIDIA's driver there is no library of NVML to load: the thread ends at once, and no device is known.
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Sender, bounded};
 use nvml_wrapper::{
     Device, Nvml,
     enum_wrappers::device::{EccCounter, MemoryError},
@@ -11,7 +11,12 @@ use nvml_wrapper::{
     structs::device::FieldId,
     sys_exports::field_id,
 };
-use std::{ffi::OsStr, fmt, time::Duration};
+use std::{
+    ffi::OsStr,
+    fmt,
+    sync::mpsc::{Receiver, SyncSender, sync_channel},
+    time::Duration,
+};
 
 const LIBRARIES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 
@@ -40,7 +45,7 @@ pub struct GpuHealth {
     pub remap_pending: bool,
     /// Rows of its memory could not be remapped.
     pub remap_failed: bool,
-    /// Why it cannot be used at all.
+    /// Reason for which the GPU cannot be used at all.
     pub lost: Option<&'static str>,
 }
 
@@ -159,14 +164,14 @@ fn numbered(gpus: Vec<GpuId>, visible: Option<&[String]>) -> Vec<GpuId> {
     }
 }
 
-/// What is known of the GPU of a worker that failed.
+/// Facts on the GPU of a worker that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuFinding {
     /// The GPU, for people.
     pub gpu: String,
     /// GPUs that workers of this node can have.
     pub gpus: u32,
-    /// What is wrong with it that was not when the watch began.
+    /// Defect that the GPU did not show when the watch began.
     pub trouble: Option<String>,
 }
 
@@ -178,7 +183,8 @@ struct Question {
 /// A thread that knows how healthy the GPUs were at first. It ends when the last of these is dropped.
 #[derive(Debug, Clone)]
 pub struct GpuWatch {
-    questions: Sender<Question>,
+    /// Of the standard library: it drops the question that waits when the thread ends.
+    questions: SyncSender<Question>,
 }
 
 impl GpuWatch {
@@ -194,7 +200,7 @@ impl GpuWatch {
         workers: u32,
     ) -> Self {
         // Where the driver hangs, the next question waits here, and those behind it are refused.
-        let (questions, asked) = bounded(1);
+        let (questions, asked) = sync_channel(1);
         let watch = move || {
             if let Some(reader) = open() {
                 answer_all(&reader, visible.as_deref(), workers, &asked);

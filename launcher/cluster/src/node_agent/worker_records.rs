@@ -39,7 +39,7 @@ enum ProcessStage {
     Exited {
         settle_by: Duration,
         messages_read: bool,
-        /// It did not end with code 0.
+        /// Whether its code was not 0.
         has_failed: bool,
     },
 }

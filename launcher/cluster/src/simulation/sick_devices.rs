@@ -1,6 +1,6 @@
 //! Devices that fail again and again: the worker that has one dies some steps after it was seated, and what it leaves says why.
 //!
-//! **Invariant 17:** where a leader wrote that a device is left out, it starts and seats no other worker there; it writes that only of a device
+//! **Invariant 18:** where a leader wrote that a device is left out, it starts and seats no other worker there; it writes that only of a device
 //! that its node reported as sick; and a run that finishes in spite of such a device leaves it out where it may.
 
 use super::{
@@ -29,7 +29,7 @@ const FAILS_ONE_IN: u64 = 4;
 
 /// A device that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct SickDevice {
+pub(super) struct FailingDevice {
     /// NVML shows that it has an uncorrectable error.
     is_shown: bool,
     left: u32,
@@ -38,7 +38,7 @@ pub(super) struct SickDevice {
 /// Sick devices of the world, and what leaders know of them.
 #[derive(Debug, Default)]
 pub(super) struct SickDevices {
-    devices: BTreeMap<(Machine, u32), SickDevice>,
+    devices: BTreeMap<(Machine, u32), FailingDevice>,
     /// Devices that the nodes of a leader reported as sick.
     reported: BTreeMap<u64, BTreeSet<(NodeId, u32)>>,
     /// Devices that a leader left out.
@@ -60,7 +60,7 @@ impl World {
     /// A device fails from now on.
     pub(super) fn sicken(&mut self, machine: u64, local_rank: u32, is_shown: bool) {
         let machine = Machine(usize::try_from(machine).unwrap_or(0));
-        self.sick.devices.insert((machine, local_rank), SickDevice { is_shown, left: FAILURES_MAX });
+        self.sick.devices.insert((machine, local_rank), FailingDevice { is_shown, left: FAILURES_MAX });
     }
 
     /// Whether the worker's device fails in this step; the worker is dead then.

@@ -30,7 +30,7 @@ enum Leaving {
 #[derive(Debug, Clone)]
 struct SickDevice {
     failure: DeviceFailure,
-    /// It was looked at whether the run can do without it.
+    /// Whether it is known if the run can do without the device.
     is_decided: bool,
     is_left_out: bool,
 }
