@@ -117,7 +117,7 @@ fn a_script_shrinks_and_grows_with_the_same_batches() {
 #[test]
 fn a_script_goes_on_with_as_many_ranks_as_share_its_batch() {
     let Some(python) = python() else { return };
-    let words = ["train_micro.py", "micro=1", "ms=5"];
+    let words = ["train_micro.py", "micro=1", "steps=24", "ms=20"];
     let undisturbed = start(&python, &["--nproc-per-node=4", "--preload=none"], &words);
     undisturbed.go();
     let (expected, _, _) = undisturbed.end();
