@@ -10,7 +10,7 @@ use enn_common::{
     wire::{
         control::Phase,
         message::{Assignment, FromWorker, PROTOCOL, Standby, ToWorker},
-        script::{FromScript, SCRIPT_PROTOCOL, state_source},
+        script::{FromScript, SCRIPT_PROTOCOL, SCRIPT_PROTOCOL_MIN, state_source},
     },
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,6 +50,8 @@ struct Member {
     /// The round that the worker entered last.
     round: Option<Round>,
     is_script: bool,
+    /// A script that knows what it is to be parked.
+    parks: bool,
 }
 
 impl Roster {
@@ -64,11 +66,16 @@ impl Roster {
         Vec::new()
     }
 
-    /// Gives seats: now to the connected workers, to others when they connect.
+    /// Gives seats: now to the connected workers, to others when they connect. A script that had a seat and has none now is parked.
     pub fn begin(&mut self, plan: RoundPlan) -> Vec<Effect> {
         let mut effects = Vec::new();
         for (id, member) in &mut self.members {
-            let Some(seat) = plan.seats.get(&member.worker) else { continue };
+            let Some(seat) = plan.seats.get(&member.worker) else {
+                if member.parks && member.round.take().is_some() {
+                    effects.extend([Effect::Send(*id, ToWorker::Parked), Effect::Emit(waits(member.worker))]);
+                }
+                continue;
+            };
             effects.push(Effect::Send(*id, ToWorker::Assign(Box::new(seat.clone()))));
             if member.is_script {
                 member.round = Some(plan.round);
@@ -150,7 +157,7 @@ impl Roster {
             let hint = "are enn and enn-worker of one version?";
             return refuse(id, format!("enn-worker speaks protocol {protocol}, enn speaks {PROTOCOL} ({hint})"));
         }
-        let standby = match self.admit(id, Member { worker, round: None, is_script: false }) {
+        let standby = match self.admit(id, Member { worker, round: None, is_script: false, parks: false }) {
             Ok(standby) => standby,
             Err(error) => return refuse(id, error),
         };
@@ -211,17 +218,20 @@ impl Roster {
                 progressed(Round(round), phase, step).collect()
             }
             FromScript::Failed { error } => vec![report(present, FromWorker::Failed { error })],
+            FromScript::Parts { parts } => vec![report(present, FromWorker::BatchParts { parts })],
         }
     }
 
     fn on_attach(&mut self, id: ConnectionId, protocol: u32, worker: WorkerId, pid: u32) -> Vec<Effect> {
-        if protocol != SCRIPT_PROTOCOL {
+        if !(SCRIPT_PROTOCOL_MIN..=SCRIPT_PROTOCOL).contains(&protocol) {
             let hint = "are the package enn and the program enn of one version?";
             return refuse(id, format!("the script speaks protocol {protocol}, enn speaks {SCRIPT_PROTOCOL} ({hint})"));
         }
         let seat = self.current.as_ref().and_then(|current| current.seats.get(&worker)).cloned();
         let round = seat.as_ref().map(|seat| Round(seat.round));
-        if let Err(error) = self.admit(id, Member { worker, round, is_script: true }) {
+        if let Err(error) =
+            self.admit(id, Member { worker, round, is_script: true, parks: protocol > SCRIPT_PROTOCOL_MIN })
+        {
             return refuse(id, error);
         }
         let mut effects = vec![Effect::Emit(BrokerEvent::Joined { worker, pid })];
@@ -231,9 +241,7 @@ impl Roster {
                 effects.push(Effect::Send(id, ToWorker::Assign(Box::new(seat))));
             }
             // It waits in front of its training, with all that it imports.
-            None => {
-                effects.push(Effect::Emit(BrokerEvent::Reported { round: None, worker, message: FromWorker::Warm }))
-            }
+            None => effects.push(Effect::Emit(waits(worker))),
         }
         if self.stopping.contains(&worker) {
             effects.push(Effect::Send(id, ToWorker::Dismissed));
@@ -253,6 +261,11 @@ impl Roster {
             None => error.map(|error| Effect::Emit(BrokerEvent::Refused { error })).into_iter().collect(),
         }
     }
+}
+
+/// A script without a seat waits for one.
+fn waits(worker: WorkerId) -> BrokerEvent {
+    BrokerEvent::Reported { round: None, worker, message: FromWorker::Warm }
 }
 
 /// A script has entered the round of its seat: it has no say in that.
@@ -440,6 +453,30 @@ mod tests {
         assert!(roster.on_script(id, FromScript::Progress { round: 0, step: 10 }).is_empty(), "it has left that round");
         let failed = roster.on_script(id, FromScript::Failed { error: "x".into() });
         assert_eq!(reported(&failed), [(Some(1), &FromWorker::Failed { error: "x".into() })]);
+    }
+
+    #[test]
+    fn a_script_that_loses_its_seat_is_parked_and_says_into_how_many_parts_a_step_is_cut() {
+        let mut roster = Roster::default();
+        roster.begin(plan(0, &[0, 1, 2]));
+        for worker in 0..3 {
+            roster.expect(WorkerId(worker), None);
+        }
+        roster.on_script(ConnectionId(0), attach(0));
+        roster.on_script(ConnectionId(1), attach(1));
+        let old = FromScript::Attach { protocol: SCRIPT_PROTOCOL_MIN, worker: 2, pid: 5 };
+        assert_eq!(reported(&roster.on_script(ConnectionId(2), old)), [(Some(0), &FromWorker::Entered { round: 0 })]);
+        let parts = 8.try_into().unwrap();
+        let said = roster.on_script(ConnectionId(0), FromScript::Parts { parts });
+        assert_eq!(reported(&said), [(Some(0), &FromWorker::BatchParts { parts })]);
+        roster.end("rank 3 died");
+        let next = roster.begin(plan(1, &[0]));
+        assert_eq!(next.len(), 5, "one that does not know it is not parked: {next:?}");
+        assert_eq!(reported(&next), [(Some(1), &FromWorker::Entered { round: 1 }), (None, &FromWorker::Warm)]);
+        assert!(next.contains(&Effect::Send(ConnectionId(1), ToWorker::Parked)), "{next:?}");
+        assert!(!roster.begin(plan(2, &[0])).contains(&Effect::Send(ConnectionId(1), ToWorker::Parked)), "once");
+        let back = roster.begin(plan(3, &[0, 1]));
+        assert!(reported(&back).contains(&(Some(3), &FromWorker::Entered { round: 3 })), "{back:?}");
     }
 
     #[test]

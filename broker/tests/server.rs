@@ -259,7 +259,7 @@ fn a_script_that_speaks_otherwise_is_told_so_and_may_come_again() {
     assert!(hasty.refusal().contains("must be attach"));
     let mut later = Script::connect(&broker);
     later.send(&FromScript::Attach { protocol: SCRIPT_PROTOCOL + 1, worker: 0, pid: 1 });
-    assert!(later.refusal().contains("protocol 2, enn speaks 1"));
+    assert!(later.refusal().contains("protocol 3, enn speaks 2"));
     let mut foreign = Script::connect(&broker);
     foreign.send(&attach(7));
     assert!(foreign.refusal().contains("not expected"));

@@ -181,6 +181,17 @@ pub enum EventKind {
     MicroBatchesGrown { round: Round, split: u32 },
     /// The others wait for this worker: it computes `slower_by` times as long as they do.
     Straggler { round: Round, rank: Rank, pid: u32, slower_by: f64, evicted: bool },
+    /// A device failed twice, or shows an uncorrectable error. `left_out`: no process is started on it any more; else the run cannot do
+    /// without it.
+    DeviceSick {
+        local_rank: LocalRank,
+        device: String,
+        reason: String,
+        left_out: bool,
+        /// Host of the device; empty: the launcher's.
+        #[serde(default)]
+        host: String,
+    },
     /// The run is to go on with so many workers.
     Resized { before: u32, workers: u32 },
     /// All workers left the round after `step` steps and wait, warm.

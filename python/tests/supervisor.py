@@ -256,13 +256,14 @@ class Supervisor:
             return
         self.pending.remove((connection, reader))
         attach = messages[0]
-        assert attach["message"] == "attach" and attach["protocol"] == 1, attach
+        assert attach["message"] == "attach" and attach["protocol"] == 2, attach
         process = next(one for one in self.processes if one.number == attach["worker"])
         process.connection = connection
         process.reader = reader
         self._note("attached", process.number)
         if process.seat is not None and not self.is_broken:
             self._assign(process)
+        self._heard(process, messages[1:])
 
     def _assign(self, process: Process) -> None:
         process.halted = None
@@ -301,7 +302,10 @@ class Supervisor:
         if not received:
             process.connection = None
             return
-        for message in process.reader.feed(received):
+        self._heard(process, process.reader.feed(received))
+
+    def _heard(self, process: Process, messages: list[dict]) -> None:
+        for message in messages:
             kind = message["message"]
             if kind == "halted":
                 process.halted = message
@@ -317,6 +321,8 @@ class Supervisor:
                 self._note("stalled", process.seat, message["step"], message["waits"])
             elif kind == "failed":
                 self._note("failed", process.seat, message["error"])
+            elif kind == "parts":
+                self._note("parts", process.seat, message["parts"])
 
     def _ended(self, process: Process) -> None:
         self.processes.remove(process)

@@ -16,8 +16,9 @@ def frame(text: str) -> bytes:
 
 
 class Frames(unittest.TestCase):
-    def test_the_bytes_are_those_of_protocol_1(self):
-        self.assertEqual(encode("attach", protocol=1, worker=3, pid=70000), frame('{"message":"attach","protocol":1,"worker":3,"pid":70000}'))
+    def test_the_bytes_are_those_of_protocol_2(self):
+        self.assertEqual(encode("attach", protocol=2, worker=3, pid=70000), frame('{"message":"attach","protocol":2,"worker":3,"pid":70000}'))
+        self.assertEqual(encode("parts", parts=8), frame('{"message":"parts","parts":8}'))
         self.assertEqual(encode("failed", error="é"), frame('{"message":"failed","error":"é"}'))
 
     def test_pieces_become_messages(self):

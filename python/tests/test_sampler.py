@@ -6,7 +6,7 @@ from unittest import mock
 
 import torch
 
-from enn.elastic import ElasticError, Sampler
+from enn.elastic import ElasticError, Sampler, State
 
 
 def shares(world: int, position: int = 0, micro_batch: int | None = None) -> list[list[int]]:
@@ -105,6 +105,10 @@ class Order(unittest.TestCase):
             loader = torch.utils.data.DataLoader(Draws(), batch_sampler=sampler, num_workers=workers)
             found.append([batch.tolist() for batch in sampler.batches(loader)])
         self.assertEqual(*found)
+
+    def test_a_state_knows_the_parts_of_all_its_samplers(self):
+        self.assertEqual(State(train=Sampler(64, 16, micro_batch=2), test=Sampler(64, 12))._parts.batch_parts, 4)
+        self.assertEqual(State(best=0.0)._parts.batch_parts, 0)
 
     def test_mistakes_are_named(self):
         with self.assertRaisesRegex(ElasticError, "global_batch is 9, expected a number from 1 to the number of samples, 8"):

@@ -8,6 +8,7 @@ from pathlib import Path
 from supervisor import Supervisor
 
 SMALL = str(Path(__file__).resolve().parent / "script_small.py")
+MICRO = str(Path(__file__).resolve().parent / "train_micro.py")
 
 
 class Mistakes(unittest.TestCase):
@@ -78,6 +79,26 @@ class Others(unittest.TestCase):
             self.assertLess([entry for entry in supervisor.log if entry[1] == "halted"][0][0] - supervisor.killed_at, 0.5)
             supervisor.finish()
             self.assertEqual(supervisor.ends(), self.expected)
+
+
+class Parts(unittest.TestCase):
+    def test_workers_and_spares_say_into_how_many_parts_a_step_is_cut(self):
+        with Supervisor(MICRO, 2, spares=1) as supervisor:
+            supervisor.finish()
+            said = [entry[2:] for entry in supervisor.log if entry[1] == "parts"]
+            self.assertEqual(sorted(said, key=str), [(0, 2), (1, 2), (None, 2)])
+
+    def test_a_worker_that_is_parked_ends_without_going_on_behind_its_training_function(self):
+        with Supervisor(SMALL, 2, arguments=["plain"]) as supervisor:
+            supervisor.run_until(lambda: supervisor.all_attached() and supervisor.all_ready(0) and supervisor.seated(1).step >= 5)
+            supervisor._maybe_seat = lambda: None
+            supervisor.end_round("a test")
+            parked = supervisor.seated(1)
+            supervisor.run_until(lambda: parked.halted is not None)
+            supervisor._send(parked, "parked")
+            supervisor._send(parked, "stop")
+            self.assertEqual(parked.popen.wait(20), 0)
+            self.assertEqual(supervisor.ends(), [])
 
 
 class Import(unittest.TestCase):

@@ -161,13 +161,13 @@ mod tests {
         FromWorker::ShardWritten { step: 7, epoch: 1, dir: "/run/x".into(), metric: Some(2.5), table, blocked: 0.5 }
     }
 
-    /// Bytes of protocol 7. A change here is a change of protocol: bump `PROTOCOL` and keep the old bytes as old.
+    /// Bytes of protocol 8. A change here is a change of protocol: bump `PROTOCOL` and keep the old bytes as old.
     #[test]
-    fn golden_bytes_of_protocol_7() {
-        assert_eq!(PROTOCOL, 7);
-        let hello = FromWorker::Hello { protocol: 7, worker: 300, pid: 70_000 };
+    fn golden_bytes_of_protocol_8() {
+        assert_eq!(PROTOCOL, 8);
+        let hello = FromWorker::Hello { protocol: 8, worker: 300, pid: 70_000 };
         let golden: [(FromWorker, &[u8]); 4] = [
-            (hello, &[10, 0, 0, 0, 0, 7, 251, 44, 1, 252, 112, 17, 1, 0]),
+            (hello, &[10, 0, 0, 0, 0, 8, 251, 44, 1, 252, 112, 17, 1, 0]),
             (FromWorker::Halted { round: 1, step: 9, kept: true }, &[4, 0, 0, 0, 18, 1, 9, 1]),
             (FromWorker::Done { stopped: true }, &[2, 0, 0, 0, 11, 1]),
             (FromWorker::Failed { error: "x".into() }, &[3, 0, 0, 0, 10, 1, b'x']),

@@ -8,10 +8,10 @@ use crate::{
     metrics::Metrics,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf};
 
 /// Version both sides must share.
-pub const PROTOCOL: u32 = 7;
+pub const PROTOCOL: u32 = 8;
 
 /// From a worker to the broker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -75,6 +75,8 @@ pub enum FromWorker {
     CheckpointDamaged { path: PathBuf, file: Option<PathBuf> },
     /// Comes before `Failed`: what is wrong lies in what the run was given, and starting again would end the same way.
     Lasting,
+    /// A script says that a step can be cut into so many equal parts, which the ranks share.
+    BatchParts { parts: NonZeroU32 },
 }
 
 /// A share of a checkpoint in memory, laid out as the file that it is to become.
@@ -118,6 +120,8 @@ pub enum ToWorker {
     RoundEnded { round: u64, reason: String },
     /// The worker is not needed any more: end, which is no failure.
     Dismissed,
+    /// A round begins without this worker, a script that had a seat: it waits for another seat with the same local rank.
+    Parked,
 }
 
 /// Setup for which a spare can prepare.

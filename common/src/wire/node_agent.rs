@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{checkpoint::table::ShardTable, failure::Failure, id::WorkerId};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, time::Duration};
 
 /// Name of a membership of the run's nodes.
 ///
@@ -110,6 +110,8 @@ pub enum NodeEvent {
     Fault { reason: String },
     /// A worker of a group failed, and the node ends the others of its own. Sent once in a round.
     GroupFailed { round: u64, failure: Box<Failure> },
+    /// A worker failed because of its device. Comes again in each membership for a device that is sick.
+    DeviceFailed(Box<DeviceFailure>),
 }
 
 impl NodeEvent {
@@ -133,9 +135,24 @@ impl NodeEvent {
             | Self::Signal { .. }
             | Self::SnapshotAcked { .. }
             | Self::Fault { .. }
-            | Self::GroupFailed { .. } => None,
+            | Self::GroupFailed { .. }
+            | Self::DeviceFailed(_) => None,
         }
     }
+}
+
+/// Failures of a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceFailure {
+    pub local_rank: u32,
+    /// The device, for people.
+    pub device: String,
+    /// What it did, for people.
+    pub reason: String,
+    /// Devices that the workers of the node can have, sick ones included; 0: not known.
+    pub devices: u32,
+    /// It is to have no worker any more.
+    pub is_sick: bool,
 }
 
 /// Facts by which every node checks that it sees the run as the leader does.
@@ -231,6 +248,8 @@ pub struct RunSnapshot {
     /// Spares that died in a row before they were warm.
     pub spare_deaths: u32,
     pub micro_batches: MicroBatchFacts,
+    /// Number of equal parts into which a step of a script can be cut, where it said so.
+    pub parts: Option<NonZeroU32>,
     /// Number of requests from users that the leader has handled.
     pub requests: u64,
     /// Workers wanted by `enn resize`; `None`: as many as the nodes have room for.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! script ─► attach                         once, when the program can take part in a recovery
+//!        ─► parts                          into how many equal parts a step can be cut, where not any number of ranks can share it
 //!        ◄─ assigned                       a seat in a round
 //!        ─► ready                          it has joined the groups of the round and has the state
 //!        ─► progress*                      steps that are done
@@ -9,6 +10,7 @@
 //!        ◄─ broken                         the round is over: abort its groups
 //!        ─► halted                         it stands after so many whole steps
 //!        ◄─ assigned …                     the next round
+//!        ◄─ parked                         or it goes on without this worker, which waits
 //!        ◄─ stop                           finish the step, save, end
 //! ```
 //! A frame is a u32 little-endian length, then one JSON object in UTF-8, whose field `message` says which one it is.
@@ -20,9 +22,12 @@ use super::{
     message::{Assignment, StateSource, ToWorker, WorkerTask},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::num::NonZeroU32;
 
-/// Version that both sides must share.
-pub const SCRIPT_PROTOCOL: u32 = 1;
+/// Newest version.
+pub const SCRIPT_PROTOCOL: u32 = 2;
+/// Oldest version that a broker speaks. In the first one there is neither `parts` nor `parked`.
+pub const SCRIPT_PROTOCOL_MIN: u32 = 1;
 /// Largest payload of a frame.
 pub const SCRIPT_BYTES_MAX: usize = 64 << 10;
 /// Characters of a sentence to a script.
@@ -45,6 +50,8 @@ pub enum FromScript {
     Stalled { round: u64, step: u64, waits: bool },
     /// The worker cannot go on: one sentence. It ends by itself.
     Failed { error: String },
+    /// A step can be cut into so many equal parts: a world shares it if it divides them. Without this message any world does.
+    Parts { parts: NonZeroU32 },
 }
 
 /// From the broker to a script.
@@ -59,6 +66,8 @@ pub enum ToScript {
     Stop {},
     /// The connection is of no use; why. The worker may go on, but is not attached.
     Refused { error: String },
+    /// A round begins without this worker. It waits for `assigned` with its own local rank; `stop` ends it, and it saves nothing.
+    Parked {},
 }
 
 /// Who a script is in a round, and where it meets the others.
@@ -130,6 +139,7 @@ impl ToScript {
             ToWorker::RoundEnded { round, reason } => Some(Self::Broken { round: *round, reason: short(reason) }),
             ToWorker::Refused { error } => Some(Self::Refused { error: short(error) }),
             ToWorker::Dismissed => Some(Self::Stop {}),
+            ToWorker::Parked => Some(Self::Parked {}),
             ToWorker::Committed { .. } | ToWorker::Abandoned { .. } | ToWorker::Kernels(_) | ToWorker::Stand(_) => None,
         }
     }
@@ -187,12 +197,15 @@ mod tests {
         assert_eq!(decode::<T>(&mut buffer).unwrap(), Some(message));
     }
 
-    /// Bytes of protocol 1. A change here is a change of protocol: bump `SCRIPT_PROTOCOL`.
+    /// Bytes of protocols 1 and 2. A change here is a change of protocol: bump `SCRIPT_PROTOCOL`.
     #[test]
-    fn golden_bytes_of_script_protocol_1() {
-        assert_eq!(SCRIPT_PROTOCOL, 1);
+    fn golden_bytes_of_script_protocol_2() {
+        assert_eq!((SCRIPT_PROTOCOL, SCRIPT_PROTOCOL_MIN), (2, 1));
         let attach = FromScript::Attach { protocol: 1, worker: 3, pid: 70_000 };
         both_ways(attach, r#"{"message":"attach","protocol":1,"worker":3,"pid":70000}"#);
+        let parts = FromScript::Parts { parts: NonZeroU32::new(8).unwrap() };
+        both_ways(parts, r#"{"message":"parts","parts":8}"#);
+        both_ways(ToScript::Parked {}, r#"{"message":"parked"}"#);
         both_ways(FromScript::Ready { round: 3, step: 40 }, r#"{"message":"ready","round":3,"step":40}"#);
         let halted = FromScript::Halted { round: 3, step: 41, whole: true };
         both_ways(halted, r#"{"message":"halted","round":3,"step":41,"whole":true}"#);
@@ -234,6 +247,7 @@ mod tests {
         assert!(refused(&frame(r#"{"message":"ready","round":3}"#)).contains("missing field `step`"));
         assert!(refused(&frame(r#"{"message":"ready","round":3,"step":4,"x":1}"#)).contains("unknown field `x`"));
         assert!(refused(&frame(r#"{"message":"ready","round":-3,"step":4}"#)).contains("invalid value"));
+        assert!(refused(&frame(r#"{"message":"parts","parts":0}"#)).contains("invalid value"));
         assert!(refused(&frame(r#"{"message":"stop"} x"#)).contains("not a message"));
         assert!(
             refused(&frame(&format!(r#"{{"message":"failed","error":{}"#, "[".repeat(60_000))))

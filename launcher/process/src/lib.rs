@@ -1,11 +1,12 @@
 //! One process in a group of its own: started so that it dies with the launcher, watched by pidfd, signalled as a group.
 //!
 //! The package also holds what every owner of processes needs: `logs` of workers, their `stacks`, `numa` binding, the folder of a
-//! run (`run_dir`), names with placeholders (`template`), the fork server that starts Python workers (`preload`), and question and
-//! answer over the pipes of a worker (`piped`).
+//! run (`run_dir`), the health of GPUs (`devices`), names with placeholders (`template`), the fork server that starts Python workers
+//! (`preload`), and question and answer over the pipes of a worker (`piped`).
 
 mod cgroup;
 mod child;
+pub mod devices;
 pub mod logs;
 pub mod numa;
 mod output;

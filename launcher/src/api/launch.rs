@@ -77,9 +77,15 @@ pub(super) fn node_spec(
         workers: world,
         workers_max: most(config, facts).max(world),
         host: facts.host.clone(),
+        visible_devices: facts.visible_devices.as_deref().map(device_names),
         socket_parent: facts.socket_parent.clone(),
         handle_signals,
     })
+}
+
+/// Returns the names in `CUDA_VISIBLE_DEVICES`.
+fn device_names(list: &str) -> Vec<String> {
+    list.split(',').map(|name| name.trim().to_owned()).collect()
 }
 
 /// Returns the number of workers that fit on the machine.

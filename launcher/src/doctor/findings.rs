@@ -3,7 +3,7 @@
 use crate::libtorch::Libtorch;
 use enn_common::{fs::memory, probe::Probe, secrets};
 use enn_process::{
-    OutputError, output_within,
+    OutputError, devices, output_within,
     preload::{self, Preload, Trial},
 };
 use nix::sys::{
@@ -54,6 +54,8 @@ pub struct Findings {
     pub nvidia_driver: Option<String>,
     /// Number of NVIDIA device files, whether this process may use them or not.
     pub gpu_devices: usize,
+    /// NVIDIA GPUs, and what NVML shows to be wrong with each; `None`: the driver does not answer.
+    pub gpu_troubles: Option<Vec<(String, Option<String>)>>,
     /// Bytes of memory available without swapping.
     pub memory_available: Option<u64>,
     /// Bytes free where runs are written.
@@ -90,6 +92,7 @@ pub fn collect(inputs: &DoctorInputs) -> Findings {
         fork_server: inputs.python.as_deref().map(|python| fork_server(python, &inputs.temporary_dir)),
         nvidia_driver: nvidia_driver(),
         gpu_devices: gpu_devices(Path::new("/dev")),
+        gpu_troubles: gpu_troubles(),
         memory_available: memory::available_bytes(),
         disk_free: free_bytes(&inputs.cwd),
         shm_free: free_bytes(Path::new("/dev/shm")),
@@ -127,6 +130,11 @@ fn fork_server(python: &Path, temporary: &Path) -> Result<Trial, String> {
 fn nvidia_driver() -> Option<String> {
     let text = fs::read_to_string("/sys/module/nvidia/version").ok()?;
     Some(text.trim().to_owned())
+}
+
+fn gpu_troubles() -> Option<Vec<(String, Option<String>)>> {
+    let gpus = devices::gpus_with_health(PROBE_WAIT_MAX)?;
+    Some(gpus.into_iter().map(|(gpu, health)| (gpu.to_string(), health.and_then(|health| health.trouble()))).collect())
 }
 
 /// Counts the device files nvidia0, nvidia1, … in `dev`.

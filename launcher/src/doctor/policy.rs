@@ -22,6 +22,7 @@ pub fn check(findings: &Findings) -> Report {
         worker(findings),
         libtorch(findings),
         cuda(findings),
+        gpu_health(findings),
         nccl(findings),
         fork_server(findings),
         ok("cores", findings.inputs.cores.to_string()),
@@ -126,6 +127,23 @@ fn cuda(findings: &Findings) -> Option<Check> {
             format!("check CUDA_VISIBLE_DEVICES and that the driver is new enough for CUDA {version}: nvidia-smi"),
         ),
         (true, _, usable) => ok(NAME, format!("{version}, driver {driver}, {usable} of {devices} GPUs usable")),
+    }
+}
+
+/// Judges what NVML shows of the GPUs: a run leaves out one that has new errors.
+fn gpu_health(findings: &Findings) -> Option<Check> {
+    const NAME: &str = "GPU health";
+    let Some(gpus) = &findings.gpu_troubles else {
+        return note(NAME, "the NVIDIA driver does not answer".into(), "look for Xid errors in dmesg");
+    };
+    let troubles: Vec<String> =
+        gpus.iter().filter_map(|(gpu, trouble)| Some(format!("{gpu}: {}", trouble.as_ref()?))).collect();
+    match (gpus.len(), troubles.is_empty()) {
+        (0, _) => None,
+        (count, true) => ok(NAME, format!("{count} GPUs, no uncorrectable errors")),
+        (_, false) => {
+            note(NAME, troubles.join("; "), "reset these GPUs (nvidia-smi --gpu-reset -i N), or have them replaced")
+        }
     }
 }
 

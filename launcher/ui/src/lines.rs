@@ -5,7 +5,7 @@
 pub use super::model::ANY_PROGRAM;
 use super::{
     classes, failure, format, metrics,
-    model::{RunView, out_of_memory, straggler},
+    model::{RunView, out_of_memory, sick_device, straggler},
     next_steps,
     run_status::any_program,
 };
@@ -160,6 +160,9 @@ fn event_lines(event: &Event, view: &RunView) -> Vec<EventLine> {
         }
         EventKind::Straggler { rank, pid, slower_by, evicted, .. } => {
             alert(straggler(*rank, *pid, *slower_by, *evicted))
+        }
+        EventKind::DeviceSick { device, reason, left_out, host, .. } => {
+            alert(format!("warning: {}", sick_device(device, host, reason, *left_out)))
         }
         EventKind::Paused { step, .. } => {
             notable(format!("paused after step {}: the workers wait (enn continue)", format::count(*step)))

@@ -11,7 +11,7 @@ mod unrecorded;
 
 pub use nodes::{HangView, NodeState, NodeView, WaitView};
 pub use processes::{ExitView, ReadyView, RoundView, WorkerView};
-pub(super) use processes::{out_of_memory, straggler};
+pub(super) use processes::{out_of_memory, sick_device, straggler};
 pub use training::{CheckpointView, ModelView, StagedView, StepView, TrainedView};
 
 use super::{error::JournalError, journal, trace::Trace};
@@ -77,6 +77,8 @@ pub struct RunView {
     pub decisions: Vec<String>,
     /// Description of the micro-batches, and the reason for them.
     pub micro_batches: Option<String>,
+    /// Sentences on the sick devices of this launch.
+    pub sick_devices: Vec<String>,
     pub paused: Option<f64>,
     /// Number of parts into which micro-batches are split because memory was short; 0 and 1: not split.
     pub split: u32,
@@ -131,6 +133,7 @@ impl RunView {
                 self.waiting = None;
                 self.paused = None;
                 self.split = 0;
+                self.sick_devices.clear();
                 self.dismiss_nodes();
                 self.sessions.push(SessionView {
                     run: run.clone(),
@@ -306,6 +309,11 @@ impl RunView {
             EventKind::MicroBatchesGrown { split, .. } => self.split = *split,
             EventKind::Straggler { rank, pid, slower_by, evicted, .. } => {
                 self.warnings.push((time, processes::straggler(*rank, *pid, *slower_by, *evicted)));
+            }
+            EventKind::DeviceSick { device, reason, left_out, host, .. } => {
+                let sentence = processes::sick_device(device, host, reason, *left_out);
+                self.sick_devices.push(sentence.clone());
+                self.warnings.push((time, sentence));
             }
             EventKind::Paused { .. } => self.paused = Some(time),
             EventKind::Continued { .. } => self.paused = None,

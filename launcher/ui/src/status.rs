@@ -133,6 +133,9 @@ impl StatusPage {
         });
         let lines: Vec<String> = std::iter::once(counts.join(", ")).chain(lines).collect();
         self.row("workers", &lines.join("\n"));
+        if !view.sick_devices.is_empty() {
+            self.row("devices", &view.sick_devices.join("\n"));
+        }
     }
 
     fn progress(&mut self, view: &RunView, context: &StatusContext) {
@@ -248,7 +251,7 @@ pub fn json(view: &RunView, context: &StatusContext) -> Value {
         "checkpoint": view.last_checkpoint().map(|last| json!({
             "step": last.step, "bytes": last.bytes, "time": last.time,
         })),
-        "failure": view.failures.last(),
+        "failure": view.failures.last(), "sick_devices": view.sick_devices,
         "paused": view.paused, "micro_batches_cut_into": view.split.max(1),
         "classes": view.classes, "hangs": view.hangs.len(),
         "warnings": view.warnings.iter().map(|(time, message)| json!({ "time": time, "message": message }))

@@ -56,7 +56,10 @@ class Control:
         self.is_attached = False
         self.is_participating = False
         self.is_stopping = False
+        # A round has begun without this worker, and it waits.
+        self.is_parked = False
         self.round = -1
+        self._parts = 0
         # The last step that is known to be applied, and the last one that was begun.
         self.step = 0
         self.position = 0
@@ -69,7 +72,16 @@ class Control:
         self._socket.settimeout(10)
         self.is_attached = True
         self._send("attach", protocol=PROTOCOL, worker=self._worker, pid=os.getpid())
+        if self._parts:
+            self._send("parts", parts=self._parts)
         threading.Thread(target=self._run, name="enn-control", daemon=True).start()
+
+    def tell_parts(self, parts: int) -> None:
+        """Tells the launcher into how many equal parts a step can be cut, now or when this worker attaches; 0: nothing is known of that."""
+        is_new = parts not in (0, self._parts)
+        self._parts = parts or self._parts
+        if is_new and self.is_attached:
+            self._send("parts", parts=parts)
 
     def participate(self) -> None:
         """The training function is about to be entered: from now on the training thread itself leaves broken rounds."""
@@ -160,12 +172,15 @@ class Control:
         if kind == "assigned":
             seat = seat_of(message)
             self.round = seat.round
+            self.is_parked = False
             self._seats.put(seat)
         elif kind == "broken":
             self._break(message["round"], message["reason"])
         elif kind == "stop":
             self.is_stopping = True
             self._seats.put(None)
+        elif kind == "parked":
+            self.is_parked = True
         elif kind == "refused":
             _say(f"the launcher does not accept this worker, failures are not recovered from: {message['error']}")
             self.is_attached = False

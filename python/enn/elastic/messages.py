@@ -7,7 +7,7 @@ import json
 import struct
 from dataclasses import dataclass
 
-PROTOCOL = 1
+PROTOCOL = 2
 FRAME_BYTES_MAX = 64 << 10
 _LENGTH = struct.Struct("<I")
 

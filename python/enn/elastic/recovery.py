@@ -71,6 +71,7 @@ class Recovery:
 
     def run(self):
         """Returns the function's value after the round in which all ranks have come to its end."""
+        self._steps.tell_parts()
         self._control.participate()
         if self._state._mirror_every and self._worker.promised is not None and self._worker.seat_directory is not None:
             mirror_ahead.begin(self._worker.seat_directory, self._worker.promised)

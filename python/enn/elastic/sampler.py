@@ -89,6 +89,11 @@ class Sampler:
         return self.length // self.global_batch
 
     @property
+    def parts(self) -> int:
+        """Number of equal parts of a step: ranks can share it if their number divides this one."""
+        return self.global_batch // (self.micro_batch or 1)
+
+    @property
     def micro_batches(self) -> int:
         """Number of batches that this rank takes for one step, in the present world."""
         return self._share() // self.micro_batch if self.micro_batch else 1
@@ -132,9 +137,8 @@ class Sampler:
 
     def _share(self) -> int:
         world = current_or_plain().world_size
-        parts = self.global_batch // (self.micro_batch or 1)
-        if parts % world:
-            sizes = [size for size in range(1, parts + 1) if parts % size == 0]
+        if self.parts % world:
+            sizes = [size for size in range(1, self.parts + 1) if self.parts % size == 0]
             what = f"global_batch {self.global_batch}"
             if self.micro_batch:
                 what += f" in micro-batches of {self.micro_batch}"

@@ -1,5 +1,6 @@
 """The state of a training: what is put back when a rank dies."""
 
+import math
 import os
 import pickle
 import sys
@@ -12,6 +13,7 @@ from . import sharded
 from .checkpoints import Checkpoints
 from .errors import ElasticError
 from .guard import Guard, check_fused, is_fused
+from .sampler import Sampler
 from .small_parts import SmallParts
 
 
@@ -86,6 +88,8 @@ class State:
 
     def _set_parts(self, parts: dict, sharded: bool = False) -> None:
         self.__dict__["_parts"] = Parts(parts, sharded)
+        if self._steps is not None:
+            self._steps.tell_parts()
 
     def _set_step(self, value: int) -> None:
         self.__dict__["_step"] = value
@@ -201,6 +205,8 @@ class Parts:
             else:
                 self.values.add(name)
         self.has_scalers = bool(scalers)
+        # Into how many equal parts a step can be cut, for all samplers; 0 where there is none.
+        self.batch_parts = math.gcd(*(part.parts for part in parts.values() if isinstance(part, Sampler)))
         self.small = SmallParts(self.optimizers, stateful, scalers)
         # What cannot be pickled is found now, and not in the first step.
         self.small.capture()

@@ -112,6 +112,10 @@ class Steps:
     def _parts(self):
         return self._state._parts
 
+    def tell_parts(self) -> None:
+        """Tells the launcher into how many equal parts a step can be cut."""
+        self._control.tell_parts(self._parts.batch_parts)
+
     def discard_from_now(self) -> None:
         """The round is over: what the device has not begun to apply is not applied. Called by the control thread."""
         if self._guard is not None:

@@ -87,7 +87,7 @@ class ElasticWorker(Worker):
         return self._seat
 
     def take_seat(self) -> Seat:
-        """Returns the seat of the next round. Ends the process if the launcher asks a spare to end.
+        """Returns the seat of the next round. Ends the process if the launcher asks a spare, or a worker that it has parked, to end.
 
         Raises `ElasticError` if there comes none since the connection to the launcher was lost.
         """
@@ -97,7 +97,8 @@ class ElasticWorker(Worker):
             self.control.attach()
         seat = self._waiting or self.control.next_seat()
         self._waiting = None
-        if seat is None and self.control.is_stopping and self._seat is None:
+        if seat is None and (self.control.is_parked or (self.control.is_stopping and self._seat is None)):
+            # What a parked worker has is older than what the others save.
             sys.exit(0)
         if seat is not None:
             if self._promised not in (None, seat.local_rank):

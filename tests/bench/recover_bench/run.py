@@ -31,7 +31,6 @@ from pathlib import Path
 from tools import TOOLS, Job, Plain, Tool, lines_changed
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "recover-bench.md"
-WAIT_SECONDS_MAX = 120.0
 LOOK_SECONDS = 0.002
 
 
@@ -166,7 +165,8 @@ class Training:
         return one.pid == mine[0].pid or (twin is not None and abs(one.seconds - twin.seconds) < 0.5)
 
     def _until(self, condition, what: str, may_end: bool = False) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        patience = self._settings.patience
+        deadline = time.monotonic() + patience
         while True:
             self._watch.look()
             if condition():
@@ -174,7 +174,9 @@ class Training:
             if all(process.poll() is not None for process in self._job.processes) and not may_end:
                 raise GaveUp(f"the tool ended before {what}")
             if time.monotonic() > deadline:
-                raise GaveUp(f"{what} did not come within {WAIT_SECONDS_MAX:.0f} s")
+                raise GaveUp(f"{what} did not come within {patience:.0f} s")
+            if self._settings.is_ended:
+                raise GaveUp(f"ended from outside {patience - (deadline - time.monotonic()):.0f} s into the wait for {what}")
             time.sleep(LOOK_SECONDS)
 
     def _end(self) -> None:
@@ -296,7 +298,8 @@ def train_all(settings: argparse.Namespace, rows: list[Row]) -> None:
             row.expected = plain.expected
     for seed in [*([None] if settings.reference == "tool" else []), *range(settings.seeds)]:
         for row in rows:
-            row.train(settings, seed)
+            if not settings.is_ended:
+                row.train(settings, seed)
 
 
 def is_called(tool: Tool, name: str) -> bool:
@@ -304,11 +307,6 @@ def is_called(tool: Tool, name: str) -> bool:
     if any(other.name.lower() == name for other in TOOLS):
         return tool.name.lower() == name
     return tool.name.lower().split()[0].strip(",") == name
-
-
-def end_when_asked(*_: object) -> None:
-    """Ends the training under way; what is known by then is printed."""
-    raise KeyboardInterrupt
 
 
 def main() -> None:
@@ -323,20 +321,20 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=0, help="width of the model; 256 on CPUs and 4096 on GPUs unless given")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--pause", type=float, default=0.04, help="seconds that reading a batch takes")
-    parser.add_argument("--tools", default="", help="names of tools, or their first words, with ; between them")
+    parser.add_argument("--patience", type=float, default=120, help="seconds after which a training that does not go on is given up")
+    parser.add_argument("--tools", default="", help="names of tools, or their first words, with ; between them; they are run in this order")
     parser.add_argument("--out", type=Path, help="a file for the table and all figures, as JSON")
     parser.add_argument("--page", action="store_true", help="write the table into docs/recover-bench.md, too")
     settings = parser.parse_args()
     settings.hidden = settings.hidden or (4096 if settings.device == "cuda" else 256)
-    signal.signal(signal.SIGTERM, end_when_asked)
+    settings.is_ended = False
+    # The training under way says what it waited for, and what is known by then is printed.
+    signal.signal(signal.SIGTERM, lambda *_: setattr(settings, "is_ended", True))
     wanted = [name.strip().lower() for name in settings.tools.split(";") if name]
-    tools = [tool for tool in TOOLS if not wanted or any(is_called(tool, name) for name in wanted)]
+    tools = [tool for name in wanted for tool in TOOLS if is_called(tool, name)] or TOOLS
     rows = [Row(tool, tool.missing()) for tool in tools]
     before = os.getloadavg()
-    try:
-        train_all(settings, [row for row in rows if not row.missing])
-    except KeyboardInterrupt:
-        print("ended from outside: the table has what was found by then", flush=True)
+    train_all(settings, [row for row in rows if not row.missing])
     text = table([row.cells(settings) for row in rows])
     load = f"load {before[0]:.1f} before, {os.getloadavg()[0]:.1f} after"
     about = f"{settings.workers} workers, {settings.steps} steps, a checkpoint every {settings.every}, "

@@ -84,6 +84,7 @@ fn main() {
         workers: world,
         workers_max: option("most").map_or(world, |text| text.parse().unwrap()),
         host: "here".into(),
+        visible_devices: None,
         socket_parent: std::env::temp_dir(),
         handle_signals: true,
     };

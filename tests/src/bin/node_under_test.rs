@@ -130,6 +130,7 @@ impl Node {
             workers: self.workers(),
             workers_max: self.workers(),
             host: self.argument(1).to_owned(),
+            visible_devices: None,
             socket_parent: std::env::temp_dir(),
             handle_signals: true,
         }

@@ -2,13 +2,16 @@
 //! round when that breaks, and goes on in the next one with the state of the rank that has it.
 //!
 //! `ENN_FAKE_SCRIPT` holds `steps=N,step_ms=N` and what a rank of round 0 does wrong, `*` for all: `detached=R` (never attaches),
-//! `garbage=R` (sends no message at step 5), `mute=R` (does not answer `broken`), `empty=R` (its state is not whole). It leaves files in
-//! the run directory: `final-R` or `stopped-R` (step and sum), `steps-PID` (the steps that it did), `seat-ROUND-R`, `refused-R`.
+//! `garbage=R` (sends no message at step 5), `mute=R` (does not answer `broken`), `empty=R` (its state is not whole). With `parts=N` the ranks
+//! share N equal parts of a step, so that the sum does not depend on their number. With `sick=L` the device of local rank L fails in the first
+//! rounds. A spare fails while there is `no-spares`. It leaves files in the run directory: `final-R` or `stopped-R` (step and sum), `steps-PID`
+//! (the steps that it did), `seat-ROUND-R`, `refused-R`.
 
 #![expect(
     clippy::disallowed_methods,
     reason = "a test program: reads its task from the environment, sleeps between steps"
 )]
+#![expect(clippy::print_stderr, reason = "a test program writes as a user's does")]
 #![expect(clippy::unwrap_used, reason = "a test program fails by panicking")]
 
 use enn_common::wire::{
@@ -19,6 +22,7 @@ use std::{
     fs::{self, File},
     io::{self, Read, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
+    num::NonZeroU32,
     os::unix::net::UnixStream,
     path::PathBuf,
     sync::{
@@ -36,6 +40,9 @@ const LOOK: Duration = Duration::from_millis(1);
 const PROGRESS_PERIOD: Duration = Duration::from_millis(50);
 /// Step at which a rank sends garbage.
 const GARBAGE_STEP: u64 = 5;
+/// A sick device fails so many steps after the beginning of a round, in so many rounds.
+const SICK_STEPS: u64 = 10;
+const SICK_ROUNDS: u64 = 3;
 /// Step of which a mark tells the test.
 const MARK_STEP: u64 = 20;
 
@@ -64,6 +71,18 @@ impl Task {
 
     fn count(&self, name: &str) -> u64 {
         self.option(name).map_or(0, |text| text.parse().unwrap())
+    }
+
+    fn parts(&self) -> Option<NonZeroU32> {
+        self.option("parts").map(|text| text.parse().unwrap())
+    }
+
+    /// Returns what a rank adds to the sum in a step, without that of the step.
+    fn share(&self, seat: &ScriptSeat) -> u64 {
+        let Some(parts) = self.parts() else { return u64::from(seat.rank) + 1 };
+        assert!(parts.get().is_multiple_of(seat.world), "{parts} parts cannot be shared by {} ranks", seat.world);
+        let count = parts.get() / seat.world;
+        (seat.rank * count..(seat.rank + 1) * count).map(|part| u64::from(part) + 1).sum()
     }
 
     /// Whether this rank does this wrong in this round.
@@ -135,13 +154,13 @@ impl Shared {
             }
             ToScript::Stop {} => self.stop.store(true, SeqCst),
             ToScript::Refused { .. } => self.refused.store(true, SeqCst),
-            ToScript::Assigned(_) => {}
+            ToScript::Assigned(_) | ToScript::Parked {} => {}
         }
     }
 }
 
 impl Control {
-    fn attach(shared: &Shared) -> Self {
+    fn attach(shared: &Shared, parts: Option<NonZeroU32>) -> Self {
         let socket = UnixStream::connect(variable("ENN_SCRIPT_SOCKET").unwrap()).unwrap();
         let mut reader = socket.try_clone().unwrap();
         let (into, inbox) = channel();
@@ -165,6 +184,9 @@ impl Control {
         let control = Self { socket, inbox };
         let worker = number("ENN_WORKER_ID").unwrap();
         control.send(&FromScript::Attach { protocol: SCRIPT_PROTOCOL, worker, pid: std::process::id() });
+        if let Some(parts) = parts {
+            control.send(&FromScript::Parts { parts });
+        }
         control
     }
 
@@ -321,9 +343,12 @@ impl Program {
     /// Waits for the next seat; `None`: it is to end instead.
     fn next_seat(&self) -> Option<ScriptSeat> {
         let Some(control) = &self.control else { return Some(Self::seat_of_environment()) };
+        let mut is_parked = false;
         loop {
             match control.inbox.recv() {
                 Ok(ToScript::Assigned(seat)) => return Some(seat),
+                Ok(ToScript::Parked {}) => is_parked = true,
+                Ok(ToScript::Stop {}) if is_parked => std::process::exit(0),
                 Ok(ToScript::Stop {}) => return None,
                 Ok(ToScript::Refused { error }) => panic!("{error}"),
                 Ok(ToScript::Broken { round, .. }) => {
@@ -362,10 +387,14 @@ impl Program {
                 // A rank that is alone has no connection that breaks.
                 return Ok(RoundEnd::Broken);
             }
+            if step == seat.step + SICK_STEPS && round < SICK_ROUNDS && self.has_sick_device(seat) {
+                eprintln!("CUDA error: hardware stack error");
+                std::process::exit(1);
+            }
             if step == GARBAGE_STEP && self.task.misbehaves("garbage", round, rank) {
                 self.send_garbage(rank);
             }
-            let own = [(u64::from(rank) + 1) * (step + 1), self.shared.stop.load(SeqCst).into()];
+            let own = [self.task.share(seat) * (step + 1), self.shared.stop.load(SeqCst).into()];
             let all = |all: &[[u64; 2]]| {
                 all.iter().fold([0, 0], |sums, numbers| [sums[0] + numbers[0], sums[1] + numbers[1]])
             };
@@ -387,6 +416,10 @@ impl Program {
         Ok(RoundEnd::Done)
     }
 
+    fn has_sick_device(&self, seat: &ScriptSeat) -> bool {
+        self.task.option("sick").is_some_and(|local_rank| local_rank == seat.local_rank.to_string())
+    }
+
     fn send_garbage(&self, rank: u32) {
         let Some(control) = &self.control else { return };
         let _sent = (&control.socket).write_all(b"\x05\0\0\0hello");
@@ -397,7 +430,7 @@ impl Program {
         }
         let refusal = std::iter::from_fn(|| control.inbox.try_recv().ok()).find_map(|message| match message {
             ToScript::Refused { error } => Some(error),
-            ToScript::Assigned(_) | ToScript::Broken { .. } | ToScript::Stop {} => None,
+            ToScript::Assigned(_) | ToScript::Broken { .. } | ToScript::Stop {} | ToScript::Parked {} => None,
         });
         self.task.leave(&format!("refused-{rank}"), &refusal.unwrap());
     }
@@ -443,7 +476,10 @@ fn main() {
     let task = Task { options: variable("ENN_FAKE_SCRIPT").unwrap(), run_dir: variable("ENN_RUN_DIR").unwrap().into() };
     let shared = Shared::default();
     let detached = number("RANK").is_some_and(|rank| task.misbehaves("detached", number("ENN_ROUND").unwrap(), rank));
-    let control = (!detached).then(|| Control::attach(&shared));
+    if variable("RANK").is_none() && task.run_dir.join("no-spares").exists() {
+        std::process::exit(3);
+    }
+    let control = (!detached).then(|| Control::attach(&shared, task.parts()));
     let steps = File::create(task.run_dir.join(format!("steps-{}", std::process::id()))).unwrap();
     Program { task, shared, control, state: State::default(), steps }.run();
 }

@@ -149,6 +149,7 @@ pub(crate) fn script_seeds() -> Vec<Vec<u8>> {
             attach,
             FromScript::Ready { round: 3, step: 40 },
             FromScript::Progress { round: 3, step: 41 },
+            FromScript::Parts { parts: 8.try_into().unwrap() },
             halted,
             failed,
         ]),

@@ -15,6 +15,7 @@ mod run;
 mod runtime;
 mod scripts;
 mod second_tries;
+mod sick_devices;
 mod tidy;
 mod torchrun;
 mod warm;

@@ -253,6 +253,60 @@ fn a_run_goes_on_with_fewer_workers_and_grows_again() {
     assert_eq!((left.count("recovered"), left.count("round_failed")), (1, 0));
 }
 
+/// Fails unless these ranks have the sum of an undisturbed run in which the ranks share eight parts of a step.
+#[track_caller]
+fn has_sums_of_eight_parts(left: &Left, ranks: &[&str]) {
+    assert_eq!(left.ended.code, Some(0), "{}", left.ended.stderr);
+    let sum: u64 = (1..=STEPS).map(|step| step * 36).sum();
+    let finals = left.files.iter().filter(|(name, _)| name.starts_with("final-") || name.starts_with("stopped-"));
+    let finals: Vec<_> = finals.map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    let expected = format!("{STEPS} {sum}");
+    let expected: Vec<_> = ranks.iter().map(|rank| (*rank, expected.as_str())).collect();
+    assert_eq!(finals, expected, "{}", left.ended.stderr);
+}
+
+#[test]
+fn a_world_shares_the_parts_of_a_step_and_who_is_left_out_waits() {
+    let run = start("parts=8", &["--workers=1:4"]);
+    let workers = run.pids("worker_started", 4);
+    run.at_work(&[0, 1, 2, 3]);
+    let no_spares = run_dir(&run.place, "state").unwrap().join("no-spares");
+    fs::write(&no_spares, "").unwrap();
+    kill(workers[1], Signal::SIGKILL);
+    until("two go on", || run.file("seat-1-1").is_some());
+    assert_eq!((run.seat(1, 0).world, run.seat(1, 1).local_rank), (2, 2));
+    let left = run.end();
+    has_sums_of_eight_parts(&left, &["final-0", "final-1"]);
+    let waits =
+        format!("8 parts cannot be shared by 3 ranks: the run goes on with 2, and rank 3 (pid {}) waits", workers[3]);
+    left.says(&[&waits]);
+    assert_eq!((left.count("recovered"), left.count("round_failed"), left.count("worker_dismissed")), (1, 0, 0));
+}
+
+#[test]
+fn a_worker_that_was_left_out_takes_its_seat_again_when_the_world_grows() {
+    let run = start("parts=8", &["--workers=1:4"]);
+    let workers = run.pids("worker_started", 4);
+    run.at_work(&[0, 1, 2, 3]);
+    kill(workers[0], Signal::SIGKILL);
+    until("all work again", || run.file("seat-2-3").is_some());
+    let seats: Vec<_> = (0..4).map(|rank| run.seat(2, rank)).collect();
+    assert_eq!(seats.iter().map(|seat| seat.local_rank).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert!(seats[3].source_rank.is_some_and(|rank| rank == 1 || rank == 2), "{seats:?}");
+    let left = run.end();
+    has_sums_of_eight_parts(&left, &["final-0", "final-1", "final-2", "final-3"]);
+    assert_eq!(left.files[&format!("steps-{}", workers[3])].lines().last(), Some(&*STEPS.to_string()));
+    assert_eq!((left.count("recovered"), left.count("round_failed")), (1, 0));
+}
+
+#[test]
+fn a_first_world_that_does_not_share_the_parts_ends_with_the_sizes_that_do() {
+    let left = start("parts=8", &["--workers=1:3"]).end();
+    assert_eq!(left.ended.code, Some(1), "{}", left.ended.stderr);
+    left.says(&["8 parts cannot be shared equally by 3 ranks, but by 1, 2, 4, 8"]);
+    assert_eq!((left.count("round_started"), left.count("recovered")), (1, 0));
+}
+
 #[test]
 fn flags_that_do_not_fit_are_refused_with_what_would() {
     let place = Place::new("exit 0");

@@ -33,6 +33,11 @@ pub(crate) fn python() -> Option<PathBuf> {
     let python = std::env::var_os("ENN_PYTHON").map_or(of_venv, PathBuf::from);
     let works = Command::new(&python).args(["-c", "import torch"]).status().is_ok_and(|status| status.success());
     if !works {
+        assert!(
+            std::env::var_os("ENN_NEEDS_TORCH").is_none(),
+            "{} cannot import torch; `make venv` installs it",
+            python.display()
+        );
         eprintln!("{} cannot import torch: nothing was tested", python.display());
     }
     works.then_some(python)

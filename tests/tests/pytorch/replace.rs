@@ -113,3 +113,29 @@ fn a_script_shrinks_and_grows_with_the_same_batches() {
         assert!(difference < 1e-5, "{name}: {difference}: {lines:#?} {expected:#?}");
     }
 }
+
+#[test]
+fn a_script_goes_on_with_as_many_ranks_as_share_its_batch() {
+    let Some(python) = python() else { return };
+    let words = ["train_micro.py", "micro=1", "ms=5"];
+    let undisturbed = start(&python, &["--nproc-per-node=4", "--preload=none"], &words);
+    undisturbed.go();
+    let (expected, _, _) = undisturbed.end();
+    assert!(expected.len() == 4 && expected[0].ends_with("worlds=[4]"), "{expected:#?}");
+
+    let run = start(&python, &["--workers=1:4", "--preload=none", "--on-failure=replace"], &words);
+    let workers = run.pids("worker_started", 4);
+    fs::write(run.place.path("no-spares"), "").unwrap();
+    run.go();
+    run.at_step(workers[0], 3);
+    kill(workers[1], Signal::SIGKILL);
+    let (lines, ended, _) = run.end();
+    let waits =
+        format!("8 parts cannot be shared by 3 ranks: the run goes on with 2, and rank 3 (pid {}) waits", workers[3]);
+    assert!(ended.stderr.contains(&waits), "{}", ended.stderr);
+    assert!(lines.len() == 2 && lines[0].ends_with("worlds=[4, 2]"), "{lines:#?}");
+    for name in ["loss", "weights"] {
+        let difference = (number(&lines[0], name) - number(&expected[0], name)).abs();
+        assert!(difference < 1e-5, "{name}: {difference}: {lines:#?} {expected:#?}");
+    }
+}

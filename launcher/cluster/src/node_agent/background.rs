@@ -14,6 +14,8 @@ use std::{
     time::Duration,
 };
 
+/// Longest wait for what NVML shows of a GPU: the others wait for the worker that failed on it to be replaced.
+pub(crate) const GPU_LOOK_MAX: Duration = Duration::from_secs(1);
 /// Jobs that wait for one thread.
 const JOBS_MAX: usize = 1024;
 

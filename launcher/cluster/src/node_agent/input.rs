@@ -12,6 +12,7 @@ use enn_common::{
     id::WorkerId,
     wire::node_agent::{Epoch, NodeCommand, StopSignal, WorkerEvidence, WorkerExit, WorkerProgress, WriteFailure},
 };
+use enn_process::devices::GpuFinding;
 use nix::sys::signal::Signal;
 use std::path::PathBuf;
 
@@ -43,8 +44,8 @@ pub enum NodeInput {
     SpawnFailed { worker: WorkerId, error: String },
     /// A worker process ended and was reaped, after what it left in its process group was killed.
     Exited { worker: WorkerId, exit: WorkerExit },
-    /// Answer to `ReadEvidence`.
-    Evidence { worker: WorkerId, evidence: WorkerEvidence },
+    /// Answer to `ReadEvidence`; what is known of the GPU of a worker that failed.
+    Evidence { worker: WorkerId, evidence: WorkerEvidence, gpu: Option<GpuFinding> },
     /// The broker reports.
     Broker(BrokerEvent),
     /// Answer to `ReadPages`: pages of all workers that were started and have not been reaped.

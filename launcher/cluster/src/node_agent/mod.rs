@@ -1,11 +1,12 @@
 //! The node agent: the only owner of the processes of a node.
 //!
-//! `state` decides: a pure machine that obeys the leader and has few rules of its own. `worker_records`, `kept_snapshots` and
-//! `page_watch` are its parts. Where the workers are any programs, `program_inputs` and `program_group` decide, and `programs` owns the
+//! `state` decides: a pure machine that obeys the leader and has few rules of its own. `worker_records`, `kept_snapshots`,
+//! `page_watch` and `device_failures` are its parts. Where the workers are any programs, `program_inputs` and `program_group` decide, and `programs` owns the
 //! processes.
 
 pub(crate) mod background;
 mod broker_reader;
+mod device_failures;
 pub mod effect;
 pub(crate) mod environment;
 pub(crate) mod error;

@@ -33,6 +33,7 @@ pub(super) struct WorkerProcess {
     logs: PathBuf,
     /// Rank in its last round; the device's index of one that had none.
     pub(super) rank: u32,
+    pub(super) local_rank: u32,
 }
 
 impl WorkerProcess {
@@ -40,6 +41,7 @@ impl WorkerProcess {
     pub(super) fn start(
         spec: &WorkerSpec,
         identity: Identity<'_>,
+        local_rank: u32,
         logs: &Path,
         guard: &mut Guard,
     ) -> Result<Self, AgentError> {
@@ -70,7 +72,7 @@ impl WorkerProcess {
             StartError::Watch(source) => AgentError::System { what: "watch a worker by pidfd", source },
         })?;
         let rank = identity.seat.map_or(0, |seat| seat.rank);
-        Ok(Self { worker: identity.worker, process, page: Arc::new(page), logs: logs.to_owned(), rank })
+        Ok(Self { worker: identity.worker, process, page: Arc::new(page), logs: logs.to_owned(), rank, local_rank })
     }
 
     pub(super) fn pid(&self) -> u32 {

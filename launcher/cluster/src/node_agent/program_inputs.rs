@@ -60,7 +60,7 @@ impl NodeState {
                 group.on_exited(worker, &exit, list);
                 self.workers.on_exited(worker, exit, list);
             }
-            NodeInput::Evidence { worker, evidence } => {
+            NodeInput::Evidence { worker, evidence, .. } => {
                 self.workers.settle(worker, evidence, list);
                 list.extend(group.done().map(|epoch| NodeEffect::FinishMembership { epoch }));
             }

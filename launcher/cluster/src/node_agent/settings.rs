@@ -20,6 +20,8 @@ pub struct NodeSpec {
     /// Workers that the machine has room for: the run may be resized up to there.
     pub workers_max: u32,
     pub host: String,
+    /// Devices that the workers may use (`CUDA_VISIBLE_DEVICES`); `None`: all.
+    pub visible_devices: Option<Vec<String>>,
     /// Short directory for the broker's socket, e.g. /tmp.
     pub socket_parent: PathBuf,
     /// Whether SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 stop the run. A program with handlers of its own says no.
@@ -27,6 +29,11 @@ pub struct NodeSpec {
 }
 
 impl NodeSpec {
+    /// Returns whether each worker has a GPU.
+    pub(super) fn uses_gpus(&self) -> bool {
+        self.worker.device_name() == "cuda"
+    }
+
     /// Returns the settings of the node agent in a run of so many nodes.
     pub(crate) fn settings(&self, leads: bool, nodes_max: u32) -> NodeSettings {
         NodeSettings {

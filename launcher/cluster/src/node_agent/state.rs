@@ -5,6 +5,7 @@
 //! not waited for; commands of another leader are void; a node that was asked to stop leaves when nobody leads for long.
 
 use super::{
+    device_failures::DeviceFailures,
     effect::{NodeEffect, NodeEnd},
     input::NodeInput,
     kept_snapshots::KeptSnapshots,
@@ -69,6 +70,7 @@ pub struct NodeState {
     end: Option<NodeEnd>,
     pub(super) is_over: bool,
     pub(super) workers: WorkerRecords,
+    devices: DeviceFailures,
     snapshots: KeptSnapshots,
     pub(super) pages: PageWatch,
 }
@@ -92,6 +94,7 @@ impl NodeState {
             leave_at: None,
             end: None,
             is_over: false,
+            devices: DeviceFailures::default(),
             snapshots: KeptSnapshots::default(),
             pages,
         }
@@ -180,7 +183,10 @@ impl NodeState {
                 self.pages.forget(worker);
                 self.workers.on_exited(worker, exit, list);
             }
-            NodeInput::Evidence { worker, evidence } => self.workers.settle(worker, evidence, list),
+            NodeInput::Evidence { worker, evidence, gpu } => {
+                self.devices.on_evidence(self.workers.failed(worker), &evidence, gpu, list);
+                self.workers.settle(worker, evidence, list);
+            }
             NodeInput::Broker(event) => self.on_broker(event, list),
             NodeInput::Pages(mut pages) => {
                 pages.retain(|page| self.workers.is_alive(page.worker));
@@ -230,6 +236,7 @@ impl NodeState {
             stop: self.stop,
         })));
         self.workers.report_unkillable(list);
+        self.devices.report(list);
     }
 
     /// The leader is gone, and the others have this node lead.

@@ -101,7 +101,7 @@ impl Node {
     /// The broker and the disk answer after the end of a worker.
     fn settles(&mut self, worker: WorkerId) -> Vec<NodeEffect> {
         self.on(NodeInput::Broker(BrokerEvent::Synced { token: worker.0.into() }));
-        self.on(NodeInput::Evidence { worker, evidence: WorkerEvidence::default() })
+        self.on(NodeInput::Evidence { worker, evidence: WorkerEvidence::default(), gpu: None })
     }
 
     /// Time passes; what it leads to, without signs of life.
@@ -249,7 +249,7 @@ fn the_end_of_a_worker_is_told_at_once_and_settled_when_all_is_read() {
     let settled = NodeEvent::Settled { worker: WORKER, evidence: Box::new(evidence.clone()) };
     let done =
         [NodeEffect::Report(settled), NodeEffect::Disconnect { worker: WORKER }, NodeEffect::Forget { worker: WORKER }];
-    assert_eq!(node.on(NodeInput::Evidence { worker: WORKER, evidence }), done);
+    assert_eq!(node.on(NodeInput::Evidence { worker: WORKER, evidence, gpu: None }), done);
     // Nothing of it comes after that.
     assert_eq!(node.says(FromWorker::Warm), []);
     assert_eq!(node.settles(WORKER), []);
@@ -667,7 +667,7 @@ fn a_broken_broker_ends_a_follower_and_is_reported_by_the_leader() {
     assert_eq!(effects.last(), Some(&signal(WORKER, EndSignal::Kill)));
     // Nothing more is read of its workers' messages.
     assert_eq!(node.exits(WORKER)[1..], [NodeEffect::ReadEvidence { worker: WORKER }]);
-    let effects = node.on(NodeInput::Evidence { worker: WORKER, evidence: WorkerEvidence::default() });
+    let effects = node.on(NodeInput::Evidence { worker: WORKER, evidence: WorkerEvidence::default(), gpu: None });
     assert_eq!(effects.last(), Some(&NodeEffect::End(NodeEnd::Failed("the broker broke: x".into()))));
     let mut node = Node::new(true);
     node.finds_leader(0);

@@ -39,6 +39,8 @@ enum ProcessStage {
     Exited {
         settle_by: Duration,
         messages_read: bool,
+        /// It did not end with code 0.
+        has_failed: bool,
     },
 }
 
@@ -66,6 +68,8 @@ struct WorkerRecord {
     connected: bool,
     warm: bool,
     stateful: bool,
+    /// Error that it sent.
+    error: String,
 }
 
 impl WorkerRecord {
@@ -79,6 +83,7 @@ impl WorkerRecord {
             connected: false,
             warm: false,
             stateful: false,
+            error: String::new(),
         }
     }
 
@@ -91,6 +96,7 @@ impl WorkerRecord {
         match message {
             FromWorker::Warm => self.warm = true,
             FromWorker::Ready { .. } => self.stateful = true,
+            FromWorker::Failed { error } => self.error.clone_from(error),
             FromWorker::ShareKept { round, share, of } => {
                 if let Some(seat) = self.seat.as_mut().filter(|seat| seat.round == *round) {
                     seat.share = Some(StateShare { index: *share, of: *of });
@@ -111,7 +117,6 @@ impl WorkerRecord {
             | FromWorker::Trained { .. }
             | FromWorker::ChunkWritten { .. }
             | FromWorker::Warned { .. }
-            | FromWorker::Failed { .. }
             | FromWorker::Done { .. }
             | FromWorker::KernelFaulted(_)
             | FromWorker::KernelRecovered { .. }
@@ -124,7 +129,8 @@ impl WorkerRecord {
             | FromWorker::Decided { .. }
             | FromWorker::ShardStaged(_)
             | FromWorker::CheckpointDamaged { .. }
-            | FromWorker::Lasting => {}
+            | FromWorker::Lasting
+            | FromWorker::BatchParts { .. } => {}
         }
     }
 }
@@ -264,7 +270,8 @@ impl WorkerRecords {
             return list.push(NodeEffect::Forget { worker });
         };
         let messages_read = self.broker_broke;
-        record.stage = ProcessStage::Exited { settle_by: list.now + SETTLE_WAIT_MAX, messages_read };
+        let has_failed = exit.code != Some(0);
+        record.stage = ProcessStage::Exited { settle_by: list.now + SETTLE_WAIT_MAX, messages_read, has_failed };
         list.report(NodeEvent::Exited { worker, exit });
         list.push(if messages_read { NodeEffect::ReadEvidence { worker } } else { NodeEffect::SyncBroker { worker } });
     }
@@ -286,6 +293,13 @@ impl WorkerRecords {
         for worker in self.ids() {
             self.on_messages_read(worker, list);
         }
+    }
+
+    /// Returns the local rank of an ended worker that failed, and the error that it sent.
+    pub(super) fn failed(&self, worker: WorkerId) -> Option<(u32, &str)> {
+        let record = self.workers.get(&worker)?;
+        let has_failed = matches!(record.stage, ProcessStage::Exited { has_failed: true, .. });
+        has_failed.then_some((record.local_rank, record.error.as_str()))
     }
 
     /// Ends the story of an ended worker.

@@ -4,7 +4,7 @@
 //! is done by other threads, but for the log files of a worker that starts.
 
 use super::{
-    background::{Inbox, JobThread, collect_stacks},
+    background::{GPU_LOOK_MAX, Inbox, JobThread, collect_stacks},
     broker_reader::BrokerReader,
     effect::{EndSignal, NodeEffect},
     environment::{Identity, ScriptPlaces, StoreAddress},
@@ -27,7 +27,7 @@ use enn_common::{
         node_agent::{RunFacts, SeatFacts, StopSignal, WorkerEvidence, WorkerFlag, WriteFailure},
     },
 };
-use enn_process::{Guard, STOP_SIGNALS, Signals, WorkerSpec, stacks::StackTarget, wait_ready};
+use enn_process::{Guard, STOP_SIGNALS, Signals, WorkerSpec, devices::GpuWatch, stacks::StackTarget, wait_ready};
 use nix::{
     poll::{PollFd, PollFlags},
     sys::signal::Signal,
@@ -75,6 +75,8 @@ pub(crate) struct WorkerShell {
     reader: JobThread,
     /// Writes shards.
     writer: JobThread,
+    /// Health of the GPUs, where the workers use them.
+    gpus: Option<GpuWatch>,
     /// Inputs that follow at once from effects.
     pending: Vec<NodeInput>,
 }
@@ -105,6 +107,7 @@ impl WorkerShell {
             answers: Inbox::new()?,
             reader: JobThread::start("enn-node-io", JOBS_END_MAX)?,
             writer: JobThread::start("enn-snapshots", JOBS_END_MAX)?,
+            gpus: spec.uses_gpus().then(|| GpuWatch::start(spec.visible_devices.clone(), spec.workers)),
             pending: Vec::new(),
         })
     }
@@ -194,7 +197,7 @@ impl NodeShell for WorkerShell {
                 let standby = standby.map(|standby| Box::new(Standby { store_host, store_port, threads, ..*standby }));
                 self.ask_broker(Command::Expect { worker, standby });
             }
-            NodeEffect::Spawn { worker, seat, logs, .. } => self.spawn(worker, seat, &logs),
+            NodeEffect::Spawn { worker, seat, local_rank, logs } => self.spawn(worker, seat, local_rank, &logs),
             NodeEffect::Signal { worker, signal } => {
                 let signal = match signal {
                     EndSignal::Terminate => Signal::SIGTERM,
@@ -261,13 +264,14 @@ impl WorkerShell {
         for (worker, seat) in &seats {
             if let Some(process) = self.processes.get_mut(worker) {
                 process.rank = seat.rank;
+                process.local_rank = seat.local_rank;
             }
         }
         let store = self.store().unwrap_or_default();
         self.pending.extend(self.broker.begin_round(round, seats, store, self.worker.threads));
     }
 
-    fn spawn(&mut self, worker: WorkerId, seat: Option<SeatFacts>, logs: &Path) {
+    fn spawn(&mut self, worker: WorkerId, seat: Option<SeatFacts>, local_rank: u32, logs: &Path) {
         let store = self.store();
         let run_dir = self.run_dir.clone().unwrap_or_default();
         let identity = Identity {
@@ -282,7 +286,7 @@ impl WorkerShell {
             run_dir: &run_dir,
             store: store.as_ref(),
         };
-        self.pending.push(match WorkerProcess::start(&self.worker, identity, logs, &mut self.guard) {
+        self.pending.push(match WorkerProcess::start(&self.worker, identity, local_rank, logs, &mut self.guard) {
             Ok(process) => {
                 let pid = process.pid();
                 self.processes.insert(worker, process);
@@ -304,11 +308,14 @@ impl WorkerShell {
         let Some(process) = self.processes.get(&worker) else { return };
         let first_launch = process.first_launch();
         let logs = (!process.ended_well()).then(|| process.logs().to_owned());
+        let gpus = self.gpus.clone().filter(|_| logs.is_some());
+        let local_rank = process.local_rank;
         let answers = self.answers.sender();
         let read = move || {
             let stderr = logs.map(|logs| evidence::stderr_tail(&logs)).unwrap_or_default();
             let evidence = WorkerEvidence { stderr, first_launch };
-            answers.send(Answer::Input(NodeInput::Evidence { worker, evidence }));
+            let gpu = gpus.and_then(|gpus| gpus.look(local_rank, GPU_LOOK_MAX));
+            answers.send(Answer::Input(NodeInput::Evidence { worker, evidence, gpu }));
         };
         // Without an answer the node state goes on after a while.
         let _full = self.reader.submit(read);

@@ -350,11 +350,13 @@ impl World {
     }
 
     fn read_evidence(&mut self, id: u64, worker: WorkerId) {
-        let evidence = self.pid_of(id, worker).map(|pid| self.evidence(pid)).unwrap_or_default();
+        let pid = self.pid_of(id, worker);
+        let mut evidence = pid.map(|pid| self.evidence(pid)).unwrap_or_default();
+        let gpu = pid.and_then(|pid| self.device_evidence(pid, &mut evidence));
         // The log may be on a slow disk.
         let slow = if self.random.one_in(8) { 4000 } else { 30 };
         let delay = self.random.up_to_ms(slow);
-        let input = NodeInput::Evidence { worker, evidence };
+        let input = NodeInput::Evidence { worker, evidence, gpu };
         self.at(self.now + delay, Event::Node { agent: id, input: Box::new(input) });
     }
 

@@ -70,7 +70,7 @@ fn a_worker_that_never_connects_is_found_by_the_hang_timeout() {
 #[test]
 fn a_script_that_waits_for_one_that_imports_does_not_hang() {
     let trap = Fault::Trap(TrapPoint::BeforeConnected, Trap::Hang(Hang::Whole));
-    let scripts = Some(ScriptPlan { detached: false, hollow: 0 });
+    let scripts = Some(ScriptPlan { detached: false, hollow: 0, parts: None });
     let plan = RunPlan { hang_timeout: Some(5 * SECOND), scripts, steps: 5, ..plan(2) };
     let world = run(plan, vec![at(0, trap)]);
     assert_eq!(end(&world), &RunEnd::Finished);
@@ -79,8 +79,25 @@ fn a_script_that_waits_for_one_that_imports_does_not_hang() {
 }
 
 #[test]
+fn scripts_that_cannot_share_the_parts_with_all_who_are_left_go_on_with_fewer() {
+    let scripts = Some(ScriptPlan { detached: false, hollow: 0, parts: 8.try_into().ok() });
+    let lost = Fault::KillNode { which: 3, closes: true, back: None };
+    let plan = RunPlan { nodes_min: 1, scripts, ..plan(4) };
+    let world = run(plan.clone(), vec![at(10, lost)]);
+    assert_eq!((end(&world), world.observer.rounds), (&RunEnd::Finished, 2));
+    // Nobody starts with three.
+    let three = RunPlan { nodes: 3, nodes_max: 3, ..plan };
+    let ended = run(three, Vec::new());
+    assert!(
+        matches!(end(&ended), RunEnd::Failed { cause } if cause.contains("by 3 ranks, but by 1, 2, 4, 8")),
+        "{:?}",
+        end(&ended)
+    );
+}
+
+#[test]
 fn spares_take_the_seats_where_all_scripts_start_again() {
-    let scripts = Some(ScriptPlan { detached: false, hollow: 0 });
+    let scripts = Some(ScriptPlan { detached: false, hollow: 0, parts: None });
     let plan = RunPlan { spares: 1, scripts, ..plan(2) };
     let world = run(plan, vec![at(10, Fault::DetachScript(0)), at(11, Fault::KillWorker(1))]);
     assert_eq!(end(&world), &RunEnd::Finished);

@@ -100,6 +100,13 @@ pub(super) enum Fault {
     BreakNode(u64),
     /// A script says something that is none of the language.
     DetachScript(u64),
+    /// Workers with this device die again and again.
+    SickDevice {
+        machine: u64,
+        local_rank: u32,
+        /// NVML shows an uncorrectable error.
+        is_shown: bool,
+    },
     Signal {
         which: Option<u64>,
         signal: StopSignal,
@@ -327,6 +334,7 @@ impl World {
                 world.machines[machine.0].spawn_fails_until = world.now + time;
             }),
             Fault::DetachScript(which) => self.on_worker(which, Self::detach_script),
+            Fault::SickDevice { machine, local_rank, is_shown } => self.sicken(machine, local_rank, is_shown),
             Fault::BreakNode(which) => self.on_agent(which, |world, id| {
                 world.feed_node(id, NodeInput::Fault { reason: "too many open files".to_owned() });
             }),

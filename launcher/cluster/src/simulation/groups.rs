@@ -317,7 +317,11 @@ impl World {
     fn do_step(&mut self, key: &GroupKey) {
         let now = self.now;
         let members = self.members_of(key);
-        let fallen: Vec<Pid> = members.iter().copied().filter(|pid| self.springs(TrapPoint::InStep, *pid)).collect();
+        let fallen: Vec<Pid> = members
+            .iter()
+            .copied()
+            .filter(|pid| self.springs(TrapPoint::InStep, *pid) || self.device_fails(*pid))
+            .collect();
         if !fallen.is_empty() {
             self.groups.entry(key.clone()).and_modify(|group| group.stalled = true);
             return self.wait_in_collective(key);

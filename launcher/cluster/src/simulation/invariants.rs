@@ -16,6 +16,8 @@
 //! 14. Counters equal a recount, and a deadline lies in the future.
 //! 15. SIGKILL comes in time, and no worker outlives the time after which its node gives up a lost link.
 //! 16. A script that stands by gets the seat for which its node would start a new process.
+//! 17. A world that could be smaller shares the parts of a step that the leader knows.
+//! 18. A device that is left out is sick, and no worker gets it.
 
 use super::{
     faults::Fault,
@@ -24,6 +26,7 @@ use super::{
     links::Machine,
     processes::{EndedBy, Pid, Process, Stage, TrainingState},
     programs::ProgramRounds,
+    run_plan::Sharding,
     world::{Time, World},
 };
 use crate::{
@@ -107,6 +110,8 @@ pub(super) struct LeaderView {
     /// The first snapshot with the request to stop that was sent to a node, by its number of requests.
     stop_sent: BTreeMap<NodeId, u64>,
     leaving: BTreeSet<String>,
+    /// It knows into how many parts a step is cut.
+    knows_parts: bool,
     /// When a drain was last taken back. Its answer may come in the same batch.
     stayed_at: Option<Time>,
     fenced: bool,
@@ -208,7 +213,12 @@ impl Observer {
         self.last_stop_end.insert(agent, now);
     }
 
-    fn host_of(&self, node: NodeId) -> String {
+    /// A sick device ended a worker.
+    pub(super) fn note_device_failure(&mut self) {
+        self.fault_weight += 1;
+    }
+
+    pub(super) fn host_of(&self, node: NodeId) -> String {
         self.machines.get(&node.0).map_or_else(String::new, |machine| format!("n{}", machine.0))
     }
 
@@ -262,6 +272,7 @@ impl World {
     /// A leader learns from a snapshot that the run ends as failed.
     fn snapshot_learned(&mut self, id: u64, snapshot: &RunSnapshot) {
         let now = self.now;
+        self.view(id).knows_parts |= snapshot.parts.is_some();
         if snapshot.giving_up.is_some() {
             self.view(id).giving_up_at.get_or_insert(now);
         }
@@ -353,6 +364,7 @@ impl World {
                 self.view(id).second |= second;
                 self.stop_learned(id);
             }
+            NodeEvent::DeviceFailed(failure) => self.device_failure_observed(id, node, failure),
             NodeEvent::SnapshotAcked { requests } => {
                 let acked = self.view(id).acked.entry(node).or_default();
                 *acked = (*acked).max(*requests);
@@ -365,6 +377,7 @@ impl World {
                 let view = self.view(id);
                 let present = round.is_some() && *round == view.round;
                 match message.as_ref() {
+                    FromWorker::BatchParts { .. } => view.knows_parts = true,
                     FromWorker::Ready { .. } if present => {
                         view.workers.get_mut(worker).into_iter().for_each(|seen| seen.has_device = true);
                     }
@@ -460,8 +473,11 @@ impl World {
 
     fn command_observed(&mut self, id: u64, node: NodeId, command: &NodeCommand) {
         match command {
-            NodeCommand::Start { worker, seat, .. } => {
+            NodeCommand::Start { worker, seat, standby, .. } => {
                 let slot = seat.map(|seat| seat.local_rank);
+                if let Some(slot) = slot.or(standby.as_ref().map(|standby| standby.local_rank)) {
+                    self.check_left_out(id, node, slot, *worker);
+                }
                 self.start_observed(id, node, *worker, slot);
             }
             NodeCommand::BeginRound { round, seats, snapshot } => {
@@ -538,7 +554,8 @@ impl World {
             view.workers.iter().filter(|(other, seen)| stands_by(seen, other)).map(|(other, _)| *other).collect();
         let is_spare = |other: &WorkerId| {
             let process = self.pid_of(node.0, *other).and_then(|pid| self.processes.get(&pid));
-            process.is_some_and(|process| process.works() && process.seat().is_none() && !process.given_up)
+            let waits = |process: &Process| process.seat().is_none() && !process.has_device;
+            process.is_some_and(|process| process.works() && waits(process) && !process.given_up)
         };
         if let Some(spare) = others.into_iter().find(|other| self.are_scripts() && is_spare(other)) {
             self.violation("16", format!("n{id} starts worker {worker} on n{}, where spare {spare} stands by", node.0));
@@ -575,13 +592,18 @@ impl World {
             self.check_slot(id, node, seat.local_rank, *worker);
             let host = self.observer.host_of(node);
             let stops = self.view(id).stop_at.is_some() || Self::saves_only(seat);
-            if self.view(id).leaving.contains(&host) && !stops {
+            // Who leaves may have a part of the state that the others lack.
+            let is_newcomer = self.view(id).workers.get(worker).is_none_or(|known| known.slot.is_none());
+            let may_not_sit = self.plan.sharding == Sharding::Replicated || is_newcomer;
+            if self.view(id).leaving.contains(&host) && !stops && may_not_sit {
                 self.violation("second list", format!("n{id} seats worker {worker} on {host}, which is drained"));
             }
             let view = self.view(id);
-            if let Some(known) = view.workers.get_mut(worker) {
-                known.slot = Some(seat.local_rank);
+            let before = view.workers.get_mut(worker).and_then(|known| known.slot.replace(seat.local_rank));
+            if before != Some(seat.local_rank) {
+                self.check_left_out(id, node, seat.local_rank, *worker);
             }
+            let view = self.view(id);
             if view.seats.insert(*worker, (node, seat.clone())).is_some() {
                 self.violation("4", format!("n{id} seats worker {worker} twice in round {round}"));
             }
@@ -640,6 +662,7 @@ impl World {
         if !dense || seats.iter().any(|seat| seat.1.world_size != world) {
             self.violation("2", format!("ranks of round {round} of n{id} are {ranks:?} of {world}"));
         }
+        self.check_parts(id, round, world);
         let slots: BTreeSet<(NodeId, u32)> = seats.iter().map(|seat| (seat.0, seat.1.local_rank)).collect();
         if slots.len() != seats.len() {
             self.violation("2", format!("two workers of round {round} of n{id} have one slot: {slots:?}"));
@@ -662,6 +685,14 @@ impl World {
         let saves = seats.first().is_some_and(|seat| matches!(seat.1.task, WorkerTask::Save { .. }));
         self.check_budget(id, round, saves);
         self.check_kept(id, round);
+    }
+
+    fn check_parts(&mut self, id: u64, round: u64, world: u32) {
+        let Some(parts) = self.plan.scripts.and_then(|scripts| scripts.parts) else { return };
+        let reforms = self.plan.on_failure == Recovery::Reform;
+        if reforms && self.view(id).knows_parts && world > self.plan.fewest() && !parts.get().is_multiple_of(world) {
+            self.violation("17", format!("{world} ranks of round {round} of n{id} cannot share {parts} parts"));
+        }
     }
 
     fn check_budget(&mut self, id: u64, round: u64, saves: bool) {
@@ -921,6 +952,9 @@ impl World {
                 view.stayed_at = Some(self_now);
             }
             EventKind::NodeLost { host, .. } => _ = self.view(id).leaving.remove(host),
+            EventKind::DeviceSick { local_rank, left_out: true, host, .. } => {
+                self.left_out_observed(id, local_rank.0, host);
+            }
             _ => {}
         }
     }

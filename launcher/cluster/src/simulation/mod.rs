@@ -23,5 +23,6 @@ mod scenarios;
 mod scripts;
 mod seeds;
 mod shrink;
+mod sick_devices;
 mod trace;
 mod world;

@@ -137,6 +137,8 @@ pub(super) struct Process {
     pub(super) tickets: BTreeSet<u64>,
     pub(super) last_ticket: u64,
     first_launch: Option<FirstLaunch>,
+    /// The device that failed when it had it.
+    pub(super) failed_device: Option<u32>,
     /// Who ended it, for the checks.
     pub(super) ended_by: Option<EndedBy>,
     /// Counts what its main thread began, so that a step of something that was given up is known.
@@ -205,6 +207,7 @@ impl Process {
             tickets: BTreeSet::new(),
             last_ticket: 0,
             first_launch: None,
+            failed_device: None,
             ended_by: None,
             turn: 0,
         }
@@ -439,6 +442,8 @@ impl World {
             ToWorker::Dismissed => self.end_process(pid, Some(0), None, EndedBy::Agent),
             ToWorker::Refused { .. } => self.end_process(pid, Some(1), None, EndedBy::Itself),
             ToWorker::Kernels(_) => {}
+            // What it has is older than what others have.
+            ToWorker::Parked => process.state = None,
         }
     }
 
@@ -509,6 +514,9 @@ impl World {
         process.connection = Some(connection);
         let worker = process.worker.0;
         self.say(pid, FromWorker::Hello { protocol: PROTOCOL, worker, pid });
+        if let Some(parts) = self.plan.scripts.and_then(|scripts| scripts.parts) {
+            self.say(pid, FromWorker::BatchParts { parts });
+        }
     }
 
     /// A worker cannot go on and says so.

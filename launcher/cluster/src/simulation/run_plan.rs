@@ -191,6 +191,11 @@ impl RunPlan {
         self.nodes_min < self.nodes_max
     }
 
+    /// Workers with which a run goes on at least, whatever else it lacks.
+    pub(super) fn fewest(&self) -> u32 {
+        if self.workers_min >= self.workers { self.workers * self.nodes_min } else { self.workers_min }
+    }
+
     /// Whether nodes meet at all.
     pub(super) fn several_nodes(&self) -> bool {
         self.nodes > 1

@@ -8,6 +8,7 @@ use super::{
     processes::{EndedBy, Pid, Process, ProcessStep, Stage, Trap},
     random::Random,
     run_plan::{RunPlan, Sharding},
+    sick_devices::plan_sick_devices,
     world::World,
 };
 use enn_broker::roster::ConnectionId;
@@ -21,7 +22,7 @@ use enn_common::{
         script::{FromScript, SCRIPT_PROTOCOL, state_source},
     },
 };
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 /// Bits of a worker's name behind which the number of its leader is.
 const NAME_BITS: u32 = 20;
@@ -33,6 +34,8 @@ pub(super) struct ScriptPlan {
     pub(super) detached: bool,
     /// One in so many of those that leave a round has not its whole state; 0: all have.
     pub(super) hollow: u64,
+    /// Number of equal parts of a step, which they say when they attach.
+    pub(super) parts: Option<NonZeroU32>,
 }
 
 /// A message to a broker.
@@ -50,9 +53,10 @@ pub(super) fn of_seed(seed: u64) -> (RunPlan, Vec<PlannedFault>) {
     let plan = RunPlan {
         sharding: Sharding::Replicated,
         in_memory: false,
-        scripts: Some(ScriptPlan { detached, hollow }),
+        scripts: Some(ScriptPlan { detached, hollow, parts: None }),
         ..RunPlan::of(&mut random)
     };
+    let plan = RunPlan { scripts: Some(ScriptPlan { detached, hollow, parts: parts_of(seed, &plan) }), ..plan };
     let mut faults = plan_faults(&mut random, &plan);
     // Code 0 says that its work is done. Nobody notices that a program hangs that says nothing of itself.
     let hangs =
@@ -64,7 +68,20 @@ pub(super) fn of_seed(seed: u64) -> (RunPlan, Vec<PlannedFault>) {
     }
     let last = faults.iter().map(|planned| planned.at + planned.fault.time()).max().unwrap_or_default();
     faults.push(PlannedFault { at: last + Duration::from_secs(20), fault: Fault::Relief });
+    faults.extend(plan_sick_devices(&mut random, &plan));
     (plan, faults)
+}
+
+/// Returns the parts of a seed: mostly a multiple of the world that is wanted.
+fn parts_of(seed: u64, plan: &RunPlan) -> Option<NonZeroU32> {
+    let mut random = Random::new(seed ^ 0x0000_9A27);
+    let parts = match random.below(8) {
+        0..3 => return None,
+        3 => random.pick(&[8, 12, 24, 48]),
+        4..6 => u64::from(plan.workers) * plan.nodes as u64 * random.pick(&[1, 2, 4]),
+        _ => u64::from(plan.workers) * (1..=plan.nodes as u64).product::<u64>().min(1 << 24),
+    };
+    u32::try_from(parts).ok().and_then(NonZeroU32::new)
 }
 
 /// Returns what a script says where a worker of ours says this; `None`: nothing.
@@ -79,6 +96,7 @@ pub(super) fn as_script(process: &Process, message: &FromWorker) -> Option<FromS
         }
         FromWorker::Stepped { step, .. } => Some(FromScript::Progress { round: process.seat()?.round, step: *step }),
         FromWorker::Failed { error } => Some(FromScript::Failed { error: error.clone() }),
+        FromWorker::BatchParts { parts } => Some(FromScript::Parts { parts: *parts }),
         _ => None,
     }
 }

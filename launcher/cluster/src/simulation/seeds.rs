@@ -5,6 +5,7 @@ use super::{
     random::Random,
     run_plan::RunPlan,
     scripts, shrink,
+    sick_devices::plan_sick_devices,
 };
 use std::time::Duration;
 
@@ -50,6 +51,7 @@ fn with_faults(mut random: Random, mut plan: RunPlan) -> (RunPlan, Vec<PlannedFa
         let at = Duration::from_secs(4) + random.time(Duration::ZERO, plan.duration() / 2);
         faults.push(PlannedFault { at, fault: Fault::SlowWorker(random.below(1 << 20)) });
     }
+    faults.extend(plan_sick_devices(&mut random, &plan));
     (plan, faults)
 }
 

@@ -12,6 +12,7 @@ use super::{
     random::Random,
     run_plan::RunPlan,
     scripts::BrokerMessage,
+    sick_devices::SickDevices,
     trace::Trace,
 };
 use crate::{
@@ -170,6 +171,7 @@ pub(super) struct World {
     pub(super) effects: u64,
     /// Workers send messages of the round before when they are given a seat.
     pub(super) late_messages: bool,
+    pub(super) sick: SickDevices,
     pub(super) last_request: u64,
     trace: Option<Trace>,
     violation: Option<Violation>,
@@ -205,6 +207,7 @@ impl World {
             crash_at: None,
             effects: 0,
             late_messages: false,
+            sick: SickDevices::default(),
             last_request: 0,
             trace: trace.then(Trace::default),
             violation: None,

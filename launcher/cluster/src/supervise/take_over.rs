@@ -136,6 +136,7 @@ mod tests {
             workers: 1,
             workers_max: 1,
             host,
+            visible_devices: None,
             socket_parent,
             handle_signals: false,
         };

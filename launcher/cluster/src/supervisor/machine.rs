@@ -1,6 +1,7 @@
 //! The supervisor itself: its state, and the order in which it handles and decides.
 
 use super::{
+    batch_parts::BatchParts,
     budget::RestartBudget,
     checkpoint_ledger::CheckpointLedger,
     effect::{Effect, EffectKind, RunEnd},
@@ -44,6 +45,7 @@ pub struct Supervisor {
     pub(super) kernels: KernelRecords,
     pub(super) stragglers: StragglerWatch,
     pub(super) micro_batches: MicroBatchPlan,
+    pub(super) batch_parts: BatchParts,
     pub(super) budget: RestartBudget,
     pub(super) programs: ProgramRun,
     pub(super) record: RunRecord,
@@ -123,6 +125,7 @@ impl Supervisor {
             kernels: KernelRecords::new(kernels),
             stragglers: StragglerWatch::default(),
             micro_batches: MicroBatchPlan::default(),
+            batch_parts: BatchParts::default(),
             budget: RestartBudget::default(),
             programs: ProgramRun::default(),
             record: RunRecord::default(),
@@ -373,6 +376,7 @@ impl Supervisor {
             proven: self.budget.proven,
             spare_deaths: self.spares.deaths,
             micro_batches: self.micro_batches.0,
+            parts: self.batch_parts.0,
             requests: self.requests_handled,
             resized: self.resized,
             paused: self.paused.is_some(),

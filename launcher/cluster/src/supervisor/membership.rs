@@ -1,6 +1,7 @@
 //! Nodes that come and go, and what a successor learns from them.
 
 use super::{
+    batch_parts::BatchParts,
     budget::spare_backoff,
     effect::Effect,
     group_budget::GroupBudget,
@@ -70,6 +71,7 @@ impl Supervisor {
         self.spares.deaths = snapshot.spare_deaths;
         self.spares.not_before = spare_backoff(snapshot.spare_deaths).map(|wait| self.now + wait);
         self.micro_batches = MicroBatchPlan::of_leader_before(snapshot.micro_batches);
+        self.batch_parts = BatchParts(snapshot.parts.or(self.batch_parts.0));
         self.term = self.term.max(snapshot.term.saturating_add(1));
         self.next_round = self.next_round.max(snapshot.round.saturating_add(1));
         let before = std::mem::replace(
@@ -128,10 +130,8 @@ impl Supervisor {
 
     /// Counts the workers wanted: as many as the nodes were asked for, or as `enn resize` says.
     pub(super) fn count_world(&mut self) {
-        let rooms = self.nodes.rooms();
-        let asked = rooms.iter().map(|room| room.workers).sum();
-        let most = rooms.iter().fold(0u32, |most, room| most.saturating_add(room.workers_max));
-        self.world = self.resized.map_or(asked, |workers| workers.min(most));
+        let asked = self.resized.unwrap_or_else(|| self.nodes.asked());
+        self.world = asked.min(self.nodes.seats());
     }
 
     /// A node agent reports.
@@ -187,6 +187,7 @@ impl Supervisor {
             }
             NodeEvent::Fault { reason } => self.node_fault(node, index, &reason),
             NodeEvent::GroupFailed { round, failure } => self.group_failed(Round(round), failure),
+            NodeEvent::DeviceFailed(failure) => self.device_failed(index, *failure),
         }
     }
 
@@ -233,6 +234,7 @@ impl Supervisor {
             self.send(index, NodeCommand::ReplicateSnapshot(snapshot));
         }
         self.end_given_up(index, inventory);
+        self.leave_out_devices();
     }
 
     /// Ends the workers of a node that were given up when it was taken for lost. Their devices are free when they have settled.
@@ -337,6 +339,7 @@ impl Supervisor {
         worker.pid = Some(living.pid);
         worker.connected = living.connected.then_some(now);
         worker.warm = living.warm;
+        worker.parked = self.runs_scripts() && living.stateful && living.seat.is_none();
         worker.has_to_connect = !self.runs_scripts() || living.seat.is_none();
         worker.entered = living.stateful || self.runs_scripts();
         worker.ending = living.ending;

@@ -3,8 +3,8 @@
 //! Inputs come in with their time (`on`), and after each batch of them it is decided once (`settle`); effects go out in order. It
 //! knows no process, no clock and no file: `node_agent` owns processes, `leader` the run directory, `rendezvous` the membership.
 //! What it knows lies in tables (`node_table`, `worker_table`, `round`, `record`); pure functions decide over them (`seating`,
-//! `budget`, `hang`, `straggler_watch`, `micro_batches`, `exit_classification`, `checkpoint_ledger`); `machine` holds them together,
-//! and the other files are its methods by concern. `scripts` has what differs where the workers are any program.
+//! `batch_parts`, `budget`, `hang`, `straggler_watch`, `micro_batches`, `exit_classification`, `checkpoint_ledger`); `machine` holds
+//! them together, and the other files are its methods by concern. `scripts` has what differs where the workers are any program.
 //!
 //! ```text
 //! TakingOver ──lock──► Halting        Gathering ──all here──► Loading ──checkpoint found──► Seating
@@ -27,6 +27,7 @@
 //! whole state. The last holder of a state is ended only when it is fenced, late, failed, or its time is over. A round's end is
 //! journaled and charged once. Every phase but Running and Paused has a deadline.
 
+mod batch_parts;
 mod budget;
 mod checkpoint_ledger;
 mod checkpoints;
@@ -57,6 +58,7 @@ mod round_end;
 mod scripts;
 mod seating;
 pub mod settings;
+mod sick_devices;
 mod state_shares;
 mod straggler_watch;
 mod timeouts;

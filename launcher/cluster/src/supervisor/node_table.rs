@@ -4,12 +4,13 @@
 
 use super::{
     input::Time,
-    seating::{NodeIndex, NodeRoom},
+    seating::{NodeIndex, NodeRoom, Slot},
+    worker_table::slot,
 };
 use crate::rendezvous::NodeId;
 use enn_common::{
     event::NodeBrief,
-    wire::node_agent::{Epoch, Inventory},
+    wire::node_agent::{DeviceFailure, Epoch, Inventory},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,6 +26,15 @@ enum Leaving {
     Told,
 }
 
+/// A device that its node takes for broken.
+#[derive(Debug, Clone)]
+struct SickDevice {
+    failure: DeviceFailure,
+    /// It was looked at whether the run can do without it.
+    is_decided: bool,
+    is_left_out: bool,
+}
+
 /// A node that sent its inventory.
 #[derive(Debug, Clone)]
 pub(super) struct NodeEntry {
@@ -34,11 +44,24 @@ pub(super) struct NodeEntry {
     workers: u32,
     /// Workers for which the node has room.
     workers_max: u32,
+    /// By local rank.
+    sick: BTreeMap<u32, SickDevice>,
     leaving: Leaving,
     /// Number of requests in the newest snapshot that it acknowledged.
     acknowledged: u64,
     /// Time of the last event of its agent.
     pub(super) last_event_at: Time,
+}
+
+impl NodeEntry {
+    /// Returns the number of workers for which devices are left. Those beyond the workers of the node take the places of devices that are
+    /// left out.
+    fn seats(&self) -> u32 {
+        let devices = self.sick.values().map(|sick| sick.failure.devices).max().unwrap_or(0).max(self.workers_max);
+        let left_out = self.sick.values().filter(|sick| sick.is_left_out).count();
+        let left = devices.saturating_sub(u32::try_from(left_out).unwrap_or(u32::MAX));
+        left.min(self.workers_max)
+    }
 }
 
 /// The nodes, and who takes part.
@@ -129,7 +152,16 @@ impl NodeTable {
         let host = inventory.host.clone();
         self.nodes.insert(
             index,
-            NodeEntry { id, host, workers, workers_max, leaving: Leaving::No, acknowledged: 0, last_event_at: now },
+            NodeEntry {
+                id,
+                host,
+                workers,
+                workers_max,
+                sick: BTreeMap::new(),
+                leaving: Leaving::No,
+                acknowledged: 0,
+                last_event_at: now,
+            },
         );
         self.by_id.insert(id, index);
         Welcome::New(index)
@@ -218,8 +250,63 @@ impl NodeTable {
     }
 
     pub(super) fn room(&self, index: NodeIndex) -> Option<NodeRoom> {
-        let NodeEntry { workers, workers_max, .. } = *self.nodes.get(&index)?;
-        Some(NodeRoom { node: index, workers, workers_max })
+        let node = self.nodes.get(&index)?;
+        let workers_max = node.seats();
+        Some(NodeRoom { node: index, workers: node.workers.min(workers_max), workers_max })
+    }
+
+    /// Returns the workers that the nodes whose workers stay were asked for.
+    pub(super) fn asked(&self) -> u32 {
+        self.nodes.values().filter(|node| node.leaving == Leaving::No).map(|node| node.workers).sum()
+    }
+
+    /// Returns the most workers for which these nodes have room.
+    pub(super) fn seats(&self) -> u32 {
+        self.rooms().iter().fold(0, |most, room| most.saturating_add(room.workers_max))
+    }
+
+    /// Notes that a device is sick.
+    pub(super) fn note_sick(&mut self, index: NodeIndex, failure: DeviceFailure) {
+        if let Some(node) = self.nodes.get_mut(&index) {
+            let local_rank = failure.local_rank;
+            let sick = SickDevice { failure, is_decided: false, is_left_out: false };
+            node.sick.entry(local_rank).or_insert(sick);
+        }
+    }
+
+    /// Returns the sick devices that are not left out.
+    pub(super) fn sick_devices(&self) -> Vec<(NodeIndex, DeviceFailure)> {
+        let sick = self.nodes.iter().flat_map(|(index, node)| node.sick.values().map(|sick| (*index, sick)));
+        sick.filter(|(_, sick)| !sick.is_left_out).map(|(index, sick)| (index, sick.failure.clone())).collect()
+    }
+
+    /// Leaves a sick device out if so many seats remain; returns whether they do.
+    pub(super) fn leave_out(&mut self, index: NodeIndex, local_rank: u32, needed: u32) -> bool {
+        self.set_left_out(index, local_rank, true);
+        let is_possible = self.seats() >= needed;
+        self.set_left_out(index, local_rank, is_possible);
+        is_possible
+    }
+
+    fn set_left_out(&mut self, index: NodeIndex, local_rank: u32, is_left_out: bool) {
+        if let Some(sick) = self.nodes.get_mut(&index).and_then(|node| node.sick.get_mut(&local_rank)) {
+            sick.is_left_out = is_left_out;
+        }
+    }
+
+    /// Notes that it was decided about a sick device; returns whether it was not before.
+    pub(super) fn note_decided(&mut self, index: NodeIndex, local_rank: u32) -> bool {
+        let sick = self.nodes.get_mut(&index).and_then(|node| node.sick.get_mut(&local_rank));
+        sick.is_some_and(|sick| !std::mem::replace(&mut sick.is_decided, true))
+    }
+
+    /// Returns the slots whose devices are left out.
+    pub(super) fn left_out(&self) -> BTreeSet<Slot> {
+        let slots = |(index, node): (&NodeIndex, &NodeEntry)| {
+            let left_out = node.sick.iter().filter(|(_, sick)| sick.is_left_out);
+            left_out.map(|(local_rank, _)| slot(*index, *local_rank)).collect::<Vec<_>>()
+        };
+        self.nodes.iter().flat_map(slots).collect()
     }
 
     /// Returns the nodes whose workers are to leave.

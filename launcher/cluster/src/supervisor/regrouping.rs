@@ -6,7 +6,7 @@ use super::{
     limits::{CHECK_PERIOD, REFILL_WAIT_MAX},
     machine::Supervisor,
     phase::Phase,
-    seating::{self, NodeIndex},
+    seating::{self, NodeIndex, SeatLimits},
     straggler_watch::PageLook,
     worker_table::{Worker, WorkerPlace},
 };
@@ -50,27 +50,21 @@ impl Supervisor {
             let pid = worker.pid.unwrap_or(0);
             return Some(format!("a spare takes the seat of rank {rank} (pid {pid}), which the others wait for"));
         }
-        let missing = self.world as usize - seated;
-        let joining = if missing > 0 && self.workers.count_warm() > 0 { self.joining(missing) } else { 0 };
+        let missing = (self.full_world() as usize).saturating_sub(seated);
+        let joining = if missing > 0 && self.workers.count_warm() > 0 { self.joining(seated) } else { 0 };
         if joining > 0 && (joining >= missing || self.workers.count_warming() == 0) {
             return Some(format!("{joining} of {missing} missing workers can join"));
         }
         if self.micro_batches.split() > 1 { self.fewer_parts() } else { None }
     }
 
-    /// Returns how many of so many missing workers the warm spares can replace, each on its node.
-    fn joining(&self, missing: usize) -> usize {
-        let room = |node: NodeIndex| {
-            let room = self.nodes.room(node).filter(|_| !self.nodes.leaving().contains(&node));
-            room.map_or(0, |room| room.workers_max as usize)
-        };
-        let blocked = self.workers.blocked();
-        let free = |node: NodeIndex, seated: usize| {
-            let blocked = blocked.iter().filter(|slot| slot.node == node).count();
-            room(node).saturating_sub(seated + blocked)
-        };
-        let joining = self.workers.warm_by_node().map(|(node, warm, seated)| warm.min(free(node, seated)));
-        joining.sum::<usize>().min(missing)
+    /// Returns how many missing workers the warm spares would replace in a round that began now.
+    fn joining(&self, seated: usize) -> usize {
+        let mut candidates = self.workers.candidates(|_| true);
+        self.drop_leaving(&mut candidates);
+        // For those that are warm nobody waits.
+        let limits = SeatLimits { fewest: 1, ..self.seat_limits() };
+        seating::give(&candidates, &limits).len().saturating_sub(seated)
     }
 
     fn fewer_parts(&mut self) -> Option<String> {
@@ -127,7 +121,7 @@ impl Supervisor {
     }
 
     fn spares_missing(&self) -> usize {
-        let missing = (self.world as usize).saturating_sub(self.workers.count_seated());
+        let missing = (self.full_world() as usize).saturating_sub(self.workers.count_seated());
         let nodes = self.nodes.len() - self.nodes.leaving().len();
         let standing = self.workers.count_warm() + self.workers.count_warming();
         (self.settings.run.spares as usize * nodes + missing).saturating_sub(standing)

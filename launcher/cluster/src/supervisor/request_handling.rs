@@ -103,7 +103,7 @@ impl Supervisor {
     fn resize(&mut self, workers: u32) -> Result<String, String> {
         let rooms = self.nodes.rooms();
         let before = self.world;
-        let most = rooms.iter().fold(0u32, |most, room| most.saturating_add(room.workers_max));
+        let most = self.nodes.seats();
         if workers == 0 || workers > most {
             let place = if rooms.len() == 1 { "this machine" } else { "these machines" };
             return Err(format!("found {workers} workers, expected 1 to {most} on {place}"));

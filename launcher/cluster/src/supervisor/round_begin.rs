@@ -7,7 +7,7 @@ use super::{
     machine::{LogDir, Supervisor},
     phase::{LoadingStep, Phase},
     round::{RecoveryClock, RoundState},
-    seating::{self, NodeIndex, PlannedSeat, SeatLimits, Slot, Taker},
+    seating::{self, NodeIndex, PlannedSeat, SeatCandidates, SeatLimits, Slot, Taker},
     settings::RunJob,
     worker_table::{Seat, Worker, WorkerPlace},
 };
@@ -135,10 +135,18 @@ impl Supervisor {
             self.begin_loading();
             return true;
         }
+        if let Some(reason) = self.no_size() {
+            self.cannot_go_on(reason);
+            return true;
+        }
+        if !kept {
+            self.dismiss_parked();
+        }
         let limits = self.seat_limits();
         let (seats, with_leavers) = self.plan_seats(&limits);
-        if seats.is_empty() || (seats.len() as u64) < u64::from(limits.fewest) {
-            self.cannot_seat(seats.len(), limits.fewest);
+        let needed = limits.fewest.min(self.full_world());
+        if seats.is_empty() || (seats.len() as u64) < u64::from(needed) {
+            self.cannot_seat(seats.len(), needed);
             return true;
         }
         let is_device_held =
@@ -175,9 +183,12 @@ impl Supervisor {
     }
 
     fn cannot_seat(&mut self, seats: usize, needed: u32) {
-        let reason = format!(
+        self.cannot_go_on(format!(
             "{needed} workers are needed, and there are devices for {seats}: processes that cannot be killed hold others"
-        );
+        ));
+    }
+
+    fn cannot_go_on(&mut self, reason: String) {
         self.journal(EventKind::GaveUp { reason: reason.clone() });
         self.giving_up.get_or_insert(reason);
         self.save_before_failing();
@@ -194,22 +205,23 @@ impl Supervisor {
             most: self.world,
             rooms,
             blocked: self.workers.blocked(),
+            left_out: self.nodes.left_out(),
             spares_are_bound: self.settings.run.spares_are_bound,
+            parts: self.parts_to_share(),
         }
     }
 
     /// Returns the seats of the next round, and whether workers that leave are among them. Workers that stand and get none are dismissed.
     fn plan_seats(&mut self, limits: &SeatLimits) -> (Vec<PlannedSeat>, bool) {
-        let all = self.workers.candidates();
+        let all = self.workers.candidates(Worker::stands);
         let mut candidates = all.clone();
         if !candidates.warm.is_empty() && candidates.kept.len() > 1 {
             let evicted = self.round.evicted;
             candidates.kept.retain(|kept| Some(kept.worker) != evicted);
         }
-        let leaving = self.nodes.leaving();
-        for list in [&mut candidates.kept, &mut candidates.warm, &mut candidates.warming] {
-            list.retain(|candidate| !leaving.contains(&candidate.slot.node));
-        }
+        self.drop_leaving(&mut candidates);
+        candidates.kept.retain(|kept| !limits.left_out.contains(&kept.slot));
+        let standing = candidates.kept.clone();
         let mut seats = seating::give(&candidates, limits);
         let kept = kept_by(&seats);
         let is_shared = self.workers.seated().any(|worker| worker.seat().is_some_and(|seat| seat.share.is_some()));
@@ -225,8 +237,17 @@ impl Supervisor {
             let most = u32::try_from(candidates.kept.len()).unwrap_or(u32::MAX);
             seats = seating::give(&candidates, &SeatLimits { most: limits.most.max(most), ..limits.clone() });
         }
+        self.park_all_but(&seats, &standing);
         self.unseat_all_but(&seats);
         (seats, with_leavers)
+    }
+
+    /// Takes out those on nodes whose workers are to leave.
+    pub(super) fn drop_leaving(&self, candidates: &mut SeatCandidates) {
+        let leaving = self.nodes.leaving();
+        for list in [&mut candidates.kept, &mut candidates.warm, &mut candidates.warming] {
+            list.retain(|candidate| !leaving.contains(&candidate.slot.node));
+        }
     }
 
     /// Dismisses the workers that stand and have none of these seats.
@@ -435,6 +456,7 @@ impl Supervisor {
         let pid = self.workers.edit(worker, |worker| {
             let stateful = worker.seat().is_some_and(|seat| seat.stateful);
             worker.slot = slot;
+            worker.parked = false;
             worker.place = WorkerPlace::Seat(Seat::new(round, rank, stateful, now));
             worker.pid
         });

@@ -3,6 +3,7 @@
 //! **Invariant:** a worker that keeps the state of training keeps the index on its node, and with it the device; no worker changes
 //! its node. Indices of a round that goes on with fewer workers have gaps; ranks never have.
 
+use super::batch_parts::BatchParts;
 use enn_common::id::{LocalRank, WorkerId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +28,8 @@ pub(super) struct Slot {
 pub(super) struct SeatCandidate {
     pub(super) worker: WorkerId,
     pub(super) slot: Slot,
+    /// It had the slot in a round, so that it can take no other one.
+    pub(super) is_bound: bool,
 }
 
 /// All processes that could have a seat.
@@ -60,8 +63,20 @@ pub(super) struct SeatLimits {
     pub(super) rooms: Vec<NodeRoom>,
     /// Slots whose device a process holds that cannot be killed.
     pub(super) blocked: BTreeSet<Slot>,
+    /// Slots whose device is sick. They do not count: the next one takes the place of each.
+    pub(super) left_out: BTreeSet<Slot>,
     /// Spares take no slot but their own.
     pub(super) spares_are_bound: bool,
+    /// What the seats share equally.
+    pub(super) parts: BatchParts,
+}
+
+impl SeatLimits {
+    /// Returns the first `count` slots of a node.
+    fn slots(&self, node: NodeIndex, count: u32) -> impl Iterator<Item = Slot> {
+        let all = (0..).map(move |index| Slot { node, index: LocalRank(index) });
+        all.filter(|slot| !self.left_out.contains(slot)).take(count as usize)
+    }
 }
 
 /// Process for a seat.
@@ -99,8 +114,22 @@ struct SeatPlan<'a> {
     taken: BTreeSet<Slot>,
 }
 
-/// Gives out the seats. Nobody waits for a process that is starting, unless fewer than `fewest` could go on without.
+/// Gives out the seats, as many as share the parts equally. Nobody waits for a process that is starting, unless fewer than `fewest` could go
+/// on without.
 pub(super) fn give(candidates: &SeatCandidates, limits: &SeatLimits) -> Vec<PlannedSeat> {
+    let most = limits.parts.largest(1..=limits.most).unwrap_or(limits.most);
+    let fewest = limits.parts.smallest(limits.fewest..=most).unwrap_or(limits.fewest.min(most));
+    let limits = SeatLimits { fewest, most, ..limits.clone() };
+    let seats = give_all(candidates, &limits);
+    let given = u32::try_from(seats.len()).unwrap_or(u32::MAX);
+    match limits.parts.largest(1..=given) {
+        Some(world) if world < given => give_all(candidates, &SeatLimits { fewest: world, most: world, ..limits }),
+        Some(_) | None => seats,
+    }
+}
+
+/// Gives out as many seats as there can be.
+fn give_all(candidates: &SeatCandidates, limits: &SeatLimits) -> Vec<PlannedSeat> {
     let mut plan = SeatPlan { limits, seats: Vec::new(), taken: limits.blocked.clone() };
     // The first of the list: workers with the state of training stand there.
     for kept in candidates.kept.iter().take(limits.most as usize) {
@@ -138,12 +167,12 @@ impl SeatPlan<'_> {
     /// another node's.
     fn fill(&mut self, spares: &[SeatCandidate]) {
         let mut free: BTreeSet<Slot> =
-            self.limits.rooms.iter().flat_map(|room| slots(room.node, room.workers)).collect();
+            self.limits.rooms.iter().flat_map(|room| self.limits.slots(room.node, room.workers)).collect();
         free.retain(|slot| !self.taken.contains(slot));
         let mut others = Vec::new();
         for spare in spares {
             if !free.remove(&spare.slot) {
-                if !self.limits.spares_are_bound {
+                if !self.limits.spares_are_bound && !spare.is_bound {
                     others.push(spare);
                 }
             } else if self.has_room() {
@@ -166,7 +195,7 @@ impl SeatPlan<'_> {
         for spare in strangers {
             let room = self.limits.rooms.iter().find(|room| room.node == spare.slot.node);
             let Some(room) = room.filter(|_| self.has_room()) else { continue };
-            if let Some(slot) = slots(room.node, room.workers_max).find(|slot| !self.taken.contains(slot)) {
+            if let Some(slot) = self.limits.slots(room.node, room.workers_max).find(|slot| !self.taken.contains(slot)) {
                 self.give(slot, Taker::Spare(spare.worker));
             }
         }
@@ -174,8 +203,9 @@ impl SeatPlan<'_> {
 
     /// Gives free slots to new processes until there are `until` seats.
     fn start(&mut self, count: impl Fn(&NodeRoom) -> u32, until: u32) {
-        for room in &self.limits.rooms {
-            for slot in slots(room.node, count(room)) {
+        let limits = self.limits;
+        for room in &limits.rooms {
+            for slot in limits.slots(room.node, count(room)) {
                 if self.seats.len() >= until as usize {
                     return;
                 }
@@ -185,10 +215,6 @@ impl SeatPlan<'_> {
             }
         }
     }
-}
-
-fn slots(node: NodeIndex, count: u32) -> impl Iterator<Item = Slot> {
-    (0..count).map(move |index| Slot { node, index: LocalRank(index) })
 }
 
 /// Returns the nodes' parts of `world` workers: those that each was asked for, and more or fewer of them in turn when the run was
@@ -220,7 +246,7 @@ pub(super) fn spare_slots(
     limits: &SeatLimits,
     count: usize,
 ) -> Vec<Slot> {
-    let all = limits.rooms.iter().flat_map(|room| slots(room.node, room.workers));
+    let all = limits.rooms.iter().flat_map(|room| limits.slots(room.node, room.workers));
     let mut pressure: BTreeMap<Slot, usize> =
         all.filter(|slot| !limits.blocked.contains(slot)).map(|slot| (slot, 0)).collect();
     for slot in taken.collect::<BTreeSet<_>>().into_iter().chain(spares) {
@@ -243,6 +269,7 @@ pub(super) fn spare_slots(
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::num::NonZeroU32;
 
     fn slot(node: u32, index: u32) -> Slot {
         Slot { node: NodeIndex(node), index: LocalRank(index) }
@@ -253,7 +280,10 @@ mod tests {
     }
 
     fn at(pairs: &[(u32, u32)]) -> Vec<SeatCandidate> {
-        pairs.iter().map(|(worker, index)| SeatCandidate { worker: WorkerId(*worker), slot: own(*index) }).collect()
+        pairs
+            .iter()
+            .map(|(worker, index)| SeatCandidate { worker: WorkerId(*worker), slot: own(*index), is_bound: false })
+            .collect()
     }
 
     fn room(node: u32, workers: u32, workers_max: u32) -> NodeRoom {
@@ -261,7 +291,16 @@ mod tests {
     }
 
     fn limits(fewest: u32, most: u32, rooms: Vec<NodeRoom>) -> SeatLimits {
-        SeatLimits { fewest, most, rooms, blocked: BTreeSet::new(), spares_are_bound: false }
+        let parts = BatchParts::default();
+        SeatLimits {
+            fewest,
+            most,
+            rooms,
+            blocked: BTreeSet::new(),
+            left_out: BTreeSet::new(),
+            spares_are_bound: false,
+            parts,
+        }
     }
 
     /// One node.
@@ -323,14 +362,15 @@ mod tests {
     #[test]
     fn nobody_changes_the_node_and_a_spare_sits_in_for_another_node_where_its_own_has_room() {
         let bounds = |most| limits(1, 2, vec![room(0, 1, most), room(1, 1, 1)]);
-        let kept = vec![SeatCandidate { worker: WorkerId(0), slot: own(0) }];
-        let warm = vec![SeatCandidate { worker: WorkerId(7), slot: own(0) }];
+        let at = |worker, slot| SeatCandidate { worker: WorkerId(worker), slot, is_bound: false };
+        let kept = vec![at(0, own(0))];
+        let warm = vec![at(7, own(0))];
         let candidates = SeatCandidates { kept: kept.clone(), warm, warming: Vec::new() };
         let seat = |slot, taker| PlannedSeat { slot, taker };
         assert_eq!(give(&candidates, &bounds(1)), [seat(own(0), Taker::Kept(WorkerId(0)))]);
         let both = [seat(own(0), Taker::Kept(WorkerId(0))), seat(own(1), Taker::Spare(WorkerId(7)))];
         assert_eq!(give(&candidates, &bounds(4)), both);
-        let there = vec![SeatCandidate { worker: WorkerId(8), slot: slot(1, 0) }];
+        let there = vec![at(8, slot(1, 0))];
         let warm = [candidates.warm, there].concat();
         let seats = give(&SeatCandidates { kept, warm, warming: Vec::new() }, &bounds(4));
         assert_eq!(seats, [seat(own(0), Taker::Kept(WorkerId(0))), seat(slot(1, 0), Taker::Spare(WorkerId(8)))]);
@@ -349,6 +389,21 @@ mod tests {
     }
 
     #[test]
+    fn a_world_shares_the_parts_equally() {
+        let cut = |fewest, most, parts| SeatLimits { parts: BatchParts(NonZeroU32::new(parts)), ..here(fewest, most) };
+        let three = SeatCandidates { kept: at(&[(0, 0), (2, 2), (3, 3)]), ..SeatCandidates::default() };
+        assert_eq!(give(&three, &cut(1, 4, 8)), seats(vec![(0, kept(0)), (2, kept(2))]));
+        assert_eq!(give(&three, &cut(1, 4, 12)).len(), 3);
+        // Too few of them share the parts: a new process makes up the number.
+        assert_eq!(give(&three, &cut(3, 4, 8))[1], PlannedSeat { slot: own(1), taker: Taker::New });
+        let four = SeatCandidates { warm: at(&[(7, 1)]), warming: at(&[(8, 4)]), ..three };
+        assert_eq!(give(&four, &cut(1, 5, 8)).len(), 4);
+        let bound = SeatCandidate { is_bound: true, ..at(&[(7, 2)])[0] };
+        let stays = SeatCandidates { kept: at(&[(0, 0), (2, 2)]), warm: vec![bound], warming: Vec::new() };
+        assert_eq!(give(&stays, &cut(1, 4, 8)).len(), 2, "it has another device than the one that is free");
+    }
+
+    #[test]
     fn shares_grow_and_shrink_in_turn_within_what_nodes_have_room_for() {
         let asked = [room(0, 2, 3), room(1, 2, 8)];
         let share = |world| spread(&asked, world).iter().map(|room| room.workers).collect::<Vec<_>>();
@@ -363,6 +418,7 @@ mod tests {
             warm in proptest::collection::vec(0u32..8, 0..5),
             warming in proptest::collection::vec(0u32..8, 0..5),
             fewest in 1u32..=8,
+            parts in 1u32..=24,
         ) {
             let numbered = |from: u32, slots: Vec<u32>| {
                 at(&slots.into_iter().enumerate().map(|(n, slot)| (from + n as u32, slot)).collect::<Vec<_>>())
@@ -373,6 +429,12 @@ mod tests {
                 warm: numbered(100, warm.clone()),
                 warming: numbered(200, warming),
             };
+            let cut = SeatLimits { parts: BatchParts(NonZeroU32::new(parts)), ..here(fewest, 8) };
+            let shared = give(&candidates, &cut);
+            let sizes = |range: std::ops::RangeInclusive<u32>| cut.parts.largest(range).unwrap_or(0) as usize;
+            prop_assert_eq!(parts as usize % shared.len(), 0);
+            prop_assert!(shared.len() >= fewest as usize || sizes(fewest..=8) == 0);
+            prop_assert!(shared.iter().map(|seat| seat.slot).collect::<BTreeSet<Slot>>().len() == shared.len());
             let seats = give(&candidates, &here(fewest, 8));
             let taken: BTreeSet<Slot> = seats.iter().map(|seat| seat.slot).collect();
             prop_assert_eq!(taken.len(), seats.len());

@@ -43,6 +43,7 @@ impl Supervisor {
                 self.workers.edit(id, |worker| worker.entered |= entered);
             }
             FromWorker::Warm => self.worker_warm(id),
+            FromWorker::BatchParts { parts } => self.parts_told(parts),
             FromWorker::Halted { round, step, kept } => match seat_round {
                 // It lost its seat before it entered, and has loaded everything since.
                 None => self.worker_warm(id),
@@ -239,7 +240,8 @@ impl Supervisor {
             | FromWorker::Halted { .. }
             | FromWorker::ShardStaged(_)
             | FromWorker::ShareKept { .. }
-            | FromWorker::Lasting => return,
+            | FromWorker::Lasting
+            | FromWorker::BatchParts { .. } => return,
         };
         self.journal(what);
     }

@@ -104,6 +104,8 @@ pub(super) struct Worker {
     pub(super) connected: Option<Time>,
     /// It has loaded all that it can without a seat.
     pub(super) warm: bool,
+    /// It had a seat in its slot, and waits for another one there.
+    pub(super) parked: bool,
     pub(super) entered: bool,
     pub(super) done: Option<WorkDone>,
     /// Error that it sent, or what is wrong with it.
@@ -131,6 +133,7 @@ impl Worker {
             started: now,
             connected: None,
             warm: false,
+            parked: false,
             entered: false,
             done: None,
             error: None,
@@ -172,7 +175,7 @@ impl Worker {
     }
 
     fn candidate(&self) -> SeatCandidate {
-        SeatCandidate { worker: self.id, slot: self.slot }
+        SeatCandidate { worker: self.id, slot: self.slot, is_bound: self.parked }
     }
 
     /// Notes what its control page showed. A page older than its seat says nothing of the new round.
@@ -262,7 +265,6 @@ struct WorkerIndex {
     living: BTreeSet<WorkerId>,
     by_node: BTreeMap<NodeIndex, BTreeSet<WorkerId>>,
     seated_on: BTreeMap<NodeIndex, usize>,
-    warm_on: BTreeMap<NodeIndex, usize>,
     /// Slots of workers that lost their seat, or end in it, and have not settled.
     leaving: BTreeMap<Slot, usize>,
     /// Slots of processes that cannot be killed.
@@ -311,11 +313,10 @@ impl WorkerIndex {
         put(&mut self.warming, id, spare && !worker.warm, on);
         put(&mut self.living, id, !worker.unkillable, on);
         count(&mut self.seated_on, node, seat.is_some(), on);
-        count(&mut self.warm_on, node, spare && worker.warm, on);
         let lost_seat = match worker.place {
             WorkerPlace::Dismissed { .. } => true,
             WorkerPlace::Seat(_) => worker.ending || !worker.lives(),
-            WorkerPlace::Spare => false,
+            WorkerPlace::Spare => worker.parked && (worker.ending || !worker.lives()),
         };
         count(&mut self.leaving, worker.slot, lost_seat && !worker.unkillable, on);
         count(&mut self.blocked, worker.slot, worker.unkillable, on);
@@ -459,12 +460,6 @@ impl WorkerTable {
         self.index.warming.len()
     }
 
-    /// Returns, of each node with warm spares, how many there are and how many seats are taken.
-    pub(super) fn warm_by_node(&self) -> impl Iterator<Item = (NodeIndex, usize, usize)> {
-        let seated = |node: &NodeIndex| self.index.seated_on.get(node).copied().unwrap_or(0);
-        self.index.warm_on.iter().map(move |(node, warm)| (*node, *warm, seated(node)))
-    }
-
     /// Returns the slots of processes that cannot be killed.
     pub(super) fn blocked(&self) -> BTreeSet<Slot> {
         self.index.blocked.keys().copied().collect()
@@ -475,13 +470,15 @@ impl WorkerTable {
         self.index.leaving.contains_key(&slot)
     }
 
-    /// Returns the processes that could have a seat in the next round.
-    pub(super) fn candidates(&self) -> SeatCandidates {
+    /// Returns the processes that could have a seat in the next round: workers that count, and spares.
+    pub(super) fn candidates(&self, counts: impl Fn(&Worker) -> bool) -> SeatCandidates {
         // When there are more than seats, those with the furthest state of training keep theirs.
-        let mut standing: Vec<&Worker> = self.seated().filter(|worker| worker.stands()).collect();
+        let mut standing: Vec<&Worker> = self.seated().filter(|worker| counts(worker)).collect();
         standing.sort_by_key(|worker| (Reverse(worker.kept_step()), worker.slot));
         let kept = standing.into_iter().map(Worker::candidate).collect();
-        let warm = self.pick(&self.index.warm).map(Worker::candidate).collect();
+        let mut warm: Vec<SeatCandidate> = self.pick(&self.index.warm).map(Worker::candidate).collect();
+        // Others can sit elsewhere.
+        warm.sort_by_key(|spare| !spare.is_bound);
         let warming = self.pick(&self.index.warming).map(Worker::candidate).collect();
         SeatCandidates { kept, warm, warming }
     }

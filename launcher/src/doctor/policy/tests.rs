@@ -35,6 +35,7 @@ fn good() -> Findings {
         fork_server: Some(Ok(Trial::Forks { modules: vec!["torch".into()], seconds: 2.0 })),
         nvidia_driver: None,
         gpu_devices: 0,
+        gpu_troubles: Some(Vec::new()),
         memory_available: Some(16 * GIB),
         disk_free: Some(100 * GIB),
         shm_free: Some(GIB),
@@ -97,6 +98,15 @@ fn no_libtorch_says_all_that_was_tried_and_one_that_was_passed_over_is_a_note() 
     let report = with(|f| f.inputs.libtorch.as_mut().unwrap().note = Some(passed_over.into()));
     assert!(fix(&report, "libtorch").starts_with(passed_over));
     assert_eq!(report.exit_code(), ExitCode::Success);
+}
+
+#[test]
+fn gpus_with_errors_are_named() {
+    let found = |troubles| item(&with(|f| f.gpu_troubles = troubles), "GPU health").found.clone();
+    let gpu = |number: u32, trouble: Option<&str>| (format!("GPU {number}"), trouble.map(str::to_owned));
+    assert_eq!(found(Some(vec![gpu(0, None), gpu(1, None)])), "2 GPUs, no uncorrectable errors");
+    assert_eq!(found(Some(vec![gpu(0, None), gpu(1, Some("lost"))])), "GPU 1: lost");
+    assert!(found(None).contains("does not answer"));
 }
 
 #[test]

@@ -82,3 +82,13 @@ pub(crate) fn straggler(rank: Rank, pid: u32, slower_by: f64, evicted: bool) -> 
     let then = if evicted { "; a spare takes its seat" } else { "" };
     format!("the others wait for worker {rank} (pid {pid}): its steps take {slower_by:.1} times as long{then}")
 }
+
+/// Describes a sick device, and what follows.
+pub(crate) fn sick_device(device: &str, host: &str, reason: &str, left_out: bool) -> String {
+    let place = if host.is_empty() { String::new() } else { format!(" of {host}") };
+    if left_out {
+        format!("{device}{place} is left out from now on: {reason}")
+    } else {
+        format!("{device}{place} is sick, but the run cannot do without it: {reason}")
+    }
+}

@@ -80,6 +80,8 @@ pub(super) fn overview(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     lines.extend(parts.map(Line::from));
     lines.extend(reason(scene, &status, now));
     lines.extend(fitted(&step(scene), width, width).into_iter().filter(|line| !line.is_empty()).map(Line::from));
+    let sick = scene.event_log.view.sick_devices.iter();
+    lines.extend(sick.map(|sentence| Line::styled(sentence.clone(), Style::new().fg(Color::Yellow))));
     let gpus = scene.samples.gpus.iter().take(GPUS_MAX).map(|gpu| {
         let used = format::bytes(gpu.used_bytes);
         let total = format::bytes(gpu.total_bytes);

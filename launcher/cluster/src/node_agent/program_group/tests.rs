@@ -93,7 +93,7 @@ impl Rig {
         let signal = code.is_none().then_some(15);
         let exit = WorkerExit { code, signal, late: at(0), page };
         let mut effects = self.acts(NodeInput::Exited { worker, exit });
-        effects.extend(self.acts(NodeInput::Evidence { worker, evidence: WorkerEvidence::default() }));
+        effects.extend(self.acts(NodeInput::Evidence { worker, evidence: WorkerEvidence::default(), gpu: None }));
         let own = |effect: &NodeEffect| {
             matches!(
                 effect,

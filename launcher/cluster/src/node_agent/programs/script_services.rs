@@ -1,14 +1,18 @@
 //! What a node needs for programs that attach, besides what any programs need.
 
-use super::spec::ReplaceSpec;
+use super::spec::{GroupSpec, ReplaceSpec};
 use crate::{
-    node_agent::{broker_reader::BrokerReader, error::AgentError},
+    node_agent::{background::JobThread, broker_reader::BrokerReader, error::AgentError},
     rendezvous::Rendezvous,
 };
 use enn_broker::Broker;
 use enn_common::{failure::Failure, id::WorkerId, wire::node_agent::SeatFacts};
+use enn_process::devices::GpuWatch;
 use nix::sys::signal::Signal;
-use std::{collections::BTreeSet, rc::Rc};
+use std::{collections::BTreeSet, rc::Rc, time::Duration};
+
+/// Longest wait at the end for a look at a GPU.
+const LOOKS_END_MAX: Duration = Duration::ZERO;
 
 /// A worker that waits for the fork server.
 #[derive(Debug)]
@@ -24,6 +28,10 @@ pub(crate) struct Scripts {
     pub(super) rendezvous: Rc<Rendezvous>,
     pub(super) spec: ReplaceSpec,
     pub(super) waiting: Vec<WaitingStart>,
+    /// Health of NVIDIA's GPUs.
+    pub(super) gpus: GpuWatch,
+    /// Waits for looks at them.
+    pub(super) looks: JobThread,
     /// A worker was started: from then on others may wait for each that is started.
     pub(super) has_started: bool,
     /// Workers that were signalled: their end is no failure of theirs.
@@ -37,8 +45,11 @@ pub(crate) struct Scripts {
 
 impl Scripts {
     /// Serves a broker to which the workers may attach. They meet in the store of the rendezvous.
-    pub(super) fn serve(spec: &ReplaceSpec, rendezvous: Rc<Rendezvous>) -> Result<Self, AgentError> {
+    pub(super) fn serve(spec: &ReplaceSpec, group: &GroupSpec, rendezvous: Rc<Rendezvous>) -> Result<Self, AgentError> {
+        let visible = group.visible_devices.clone().filter(|_| !group.hip_devices);
         Ok(Self {
+            gpus: GpuWatch::start(visible, group.rendezvous.local_world),
+            looks: JobThread::start("enn-gpu-looks", LOOKS_END_MAX)?,
             broker: BrokerReader::new(Broker::serve(&spec.socket_parent)?),
             rendezvous,
             spec: spec.clone(),

@@ -10,7 +10,9 @@ use super::{
     spec::ReplaceSpec,
 };
 use crate::{
-    node_agent::{effect::NodeEffect, environment::ScriptPlaces, error::AgentError, input::NodeInput},
+    node_agent::{
+        background::GPU_LOOK_MAX, effect::NodeEffect, environment::ScriptPlaces, error::AgentError, input::NodeInput,
+    },
     rendezvous::Rendezvous,
 };
 use enn_broker::{BrokerEvent, Command};
@@ -28,7 +30,7 @@ use std::{collections::BTreeMap, rc::Rc, time::Instant};
 impl ProgramShell {
     /// Serves a broker, to which the workers may attach. They meet in the store of the rendezvous.
     pub(crate) fn serve_scripts(&mut self, spec: &ReplaceSpec, rendezvous: Rc<Rendezvous>) -> Result<(), AgentError> {
-        self.scripts = Some(Scripts::serve(spec, rendezvous)?);
+        self.scripts = Some(Scripts::serve(spec, &self.spec, rendezvous)?);
         Ok(())
     }
 
@@ -178,6 +180,8 @@ impl ProgramShell {
     fn seat(&mut self, round: u64, seats: BTreeMap<WorkerId, Assignment>) {
         self.round = round;
         let mut places = Vec::new();
+        // One that has lost its seat stands by; those that start for one come later.
+        self.workers.values_mut().for_each(|known| known.is_spare = true);
         for (worker, seat) in &seats {
             let Some(known) = self.workers.get_mut(worker) else { continue };
             known.is_spare = false;
@@ -204,9 +208,18 @@ impl ProgramShell {
     fn read_script_evidence(&mut self, worker: WorkerId) {
         let Some(known) = self.workers.get(&worker) else { return };
         let evidence = WorkerEvidence { stderr: known.stderr(), first_launch: None };
-        let is_failure = !known.succeeded() && !known.is_spare;
-        self.pending.push(NodeInput::Evidence { worker, evidence });
+        let has_failed = !known.succeeded();
+        let is_failure = has_failed && !known.is_spare;
+        let local_rank = known.ranks.local_rank;
         let Some(scripts) = &mut self.scripts else { return };
+        let gpus = scripts.gpus.clone();
+        let answers = self.answers.sender();
+        let look = move || {
+            let gpu = if has_failed { gpus.look(local_rank, GPU_LOOK_MAX) } else { None };
+            answers.send(NodeInput::Evidence { worker, evidence, gpu });
+        };
+        // Without an answer the node state goes on after a while.
+        let _full = scripts.looks.submit(look);
         let is_first = scripts.failure.as_ref().is_none_or(|failure| failure.round != self.round);
         if is_failure && is_first && scripts.stopped_by.is_none() && !scripts.signalled.contains(&worker) {
             let signalled = &scripts.signalled;

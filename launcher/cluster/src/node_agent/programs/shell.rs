@@ -235,7 +235,7 @@ impl NodeShell for ProgramShell {
             NodeEffect::Signal { worker, signal } => self.signal(worker, signal),
             NodeEffect::ReadEvidence { worker } if self.scripts.is_none() => {
                 let evidence = WorkerEvidence::default();
-                self.pending.push(NodeInput::Evidence { worker, evidence });
+                self.pending.push(NodeInput::Evidence { worker, evidence, gpu: None });
             }
             NodeEffect::CollectStacks { round, workers, limit } => self.collect_stacks(round, &workers, limit),
             NodeEffect::ReadPages => self.look_for_progress(),
