@@ -67,7 +67,7 @@ pub enum FoldState {
     Pending,
     /// The fold was trained, and its test rows are predicted.
     Done,
-    /// Its training failed.
+    /// The training of the fold failed.
     Failed { cause: String },
 }
 

@@ -20,7 +20,7 @@ pub enum OutputError {
     TimedOut(Duration),
 }
 
-/// What a program printed until it ended.
+/// The output of a program, from its start to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandOutput {
     /// Exit code; -1: killed.

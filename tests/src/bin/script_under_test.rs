@@ -2,7 +2,8 @@
 //! round when that breaks, and goes on in the next one with the state of the rank that has it.
 //!
 //! `ENN_FAKE_SCRIPT` holds `steps=N,step_ms=N` and what a rank of round 0 does wrong, `*` for all: `detached=R` (never attaches),
-//! `garbage=R` (sends no message at step 5), `mute=R` (does not answer `broken`), `empty=R` (its state is not whole). With `parts=N` the ranks
+//! `garbage=R` (sends no message at step 5), `mute=R` (does not answer `broken`), `empty=R` (its state is not whole), `late=R` (fails after its
+//! last step, when the file `fail` is there). With `parts=N` the ranks
 //! share N equal parts of a step, so that the sum does not depend on their number. With `sick=L` the device of local rank L fails in the first
 //! rounds. A spare fails while there is `no-spares`. It leaves files in the run directory: `final-R` or `stopped-R` (step and sum), `steps-PID`
 //! (the steps that it did), `seat-ROUND-R`, `refused-R`.
@@ -452,6 +453,18 @@ impl Program {
         self.tell(&FromScript::Halted { round, step: self.state.step, whole });
     }
 
+    /// Fails when the test says so, if it is to: the work itself is done.
+    fn fail_late(&self, seat: &ScriptSeat) {
+        if self.task.misbehaves("late", seat.round, seat.rank) {
+            while !self.task.run_dir.join("fail").exists() {
+                sleep(LOOK);
+            }
+            // The leader counts the others when all that they wrote is read.
+            sleep(Duration::from_millis(300));
+            std::process::exit(3);
+        }
+    }
+
     fn run(&mut self) {
         let mut rank = None;
         let name = loop {
@@ -460,7 +473,10 @@ impl Program {
             let text = serde_json::to_string(&seat).unwrap();
             self.task.leave(&format!("seat-{}-{}", seat.round, seat.rank), &text);
             match self.round(&seat).unwrap_or(RoundEnd::Broken) {
-                RoundEnd::Done => break "final",
+                RoundEnd::Done => {
+                    self.fail_late(&seat);
+                    break "final";
+                }
                 RoundEnd::Stopped => break "stopped",
                 RoundEnd::Broken => self.halt(&seat),
             }

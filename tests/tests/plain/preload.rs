@@ -70,6 +70,38 @@ fn a_restart_is_forked_by_the_same_server() {
     assert!(exits.iter().any(|exit| exit["signal"] == 9 && exit["rank"] == 1), "{exits:?}");
 }
 
+/// A program that attaches to the broker of its node and says that it works; a spare waits.
+const ATTACHING: &str = "\
+import json, os, socket, struct, time
+broker = socket.socket(socket.AF_UNIX)
+broker.connect(os.environ['ENN_SCRIPT_SOCKET'])
+def send(**message):
+    data = json.dumps(message).encode()
+    broker.sendall(struct.pack('<I', len(data)) + data)
+send(message='attach', protocol=1, worker=int(os.environ['ENN_WORKER_ID']), pid=os.getpid())
+if 'RANK' in os.environ:
+    send(message='ready', round=int(os.environ['ENN_ROUND']), step=1)
+while 'RANK' not in os.environ or not os.path.exists('go'):
+    time.sleep(0.01)
+";
+
+#[test]
+fn workers_and_spares_of_a_run_that_replaces_say_whether_they_were_forked() {
+    for (modules, is_forked) in [(MODULES, true), ("none", false)] {
+        let place = place(ATTACHING);
+        let preload = format!("--preload={modules}");
+        let flags = ["--standalone", "--nproc-per-node=2", "--on-failure=replace", "--spares=1", &preload];
+        let child = command(&place, &flags, &["script.py"]).spawn().unwrap();
+        until("a spare", || pids(&place, "spare_ready").len() == 1);
+        fs::write(place.path("go"), "").unwrap();
+        let ended = end(child);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        assert_eq!(forked(&place), [is_forked; 2], "{}", ended.stderr);
+        let spares = place.events().into_iter().filter(|event| event["event"] == "spare_started");
+        assert_eq!(spares.map(|event| event["forked"] == Value::Bool(true)).collect::<Vec<_>>(), [is_forked]);
+    }
+}
+
 #[test]
 fn how_a_forked_worker_ends_is_how_the_run_ends() {
     for (end, code, words) in [

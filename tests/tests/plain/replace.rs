@@ -9,7 +9,9 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::PathBuf,
     process::{Child, Command},
 };
@@ -181,6 +183,42 @@ fn a_spare_that_dies_as_it_takes_the_seat_is_replaced() {
     assert_eq!((left.count("worker_started"), left.count("round_failed")), (3, 0));
 }
 
+/// Processes that took seats as spares, and the processes that were started for seats.
+fn takers_and_newcomers(left: &Left) -> (Vec<i32>, usize) {
+    let is_spare = |event: &&Value| event["event"] == "seat_taken" && event["spare"] == true;
+    let taken: Vec<Value> = left.events.iter().filter(is_spare).cloned().collect();
+    (pids(&taken, "seat_taken"), left.count("worker_started"))
+}
+
+#[test]
+fn spares_take_seats_at_once_where_all_were_killed() {
+    let run = start("", &["--nproc-per-node=2", "--spares=1"]);
+    let workers = run.pids("worker_started", 2);
+    let spares = run.pids("spare_ready", 1);
+    run.at_work(&[0, 1]);
+    workers.iter().for_each(|worker| kill(*worker, Signal::SIGKILL));
+    run.recovered(1);
+    let left = run.end();
+    left.has_sums(2);
+    assert_eq!(takers_and_newcomers(&left), (spares, 3));
+}
+
+#[test]
+fn spares_take_seats_at_once_where_one_fails_after_the_others_have_finished() {
+    let run = start("late=1", &["--nproc-per-node=3", "--spares=2"]);
+    run.pids("worker_started", 3);
+    let mut spares = run.pids("spare_ready", 2);
+    run.pids("worker_exited", 2);
+    fs::write(run_dir(&run.place, "state").unwrap().join("fail"), "").unwrap();
+    let left = run.end();
+    left.has_sums(3);
+    left.says(&["all workers restart: 2 workers have finished already"]);
+    let (mut taken, started) = takers_and_newcomers(&left);
+    spares.sort_unstable();
+    taken.sort_unstable();
+    assert_eq!((taken, started), (spares, 4));
+}
+
 #[test]
 fn programs_that_do_not_attach_all_start_again_and_are_told_why() {
     let place = Place::new(
@@ -235,6 +273,25 @@ fn only_programs_that_may_attach_are_told_where() {
         "{}",
         ended.stdout
     );
+}
+
+#[test]
+fn what_is_kept_in_memory_goes_with_a_launcher_that_is_killed() {
+    let mut run = start("", &["--nproc-per-node=2"]);
+    let workers = run.pids("worker_started", 2);
+    run.at_work(&[0, 1]);
+    let environment = fs::read(format!("/proc/{}/environ", workers[0])).unwrap();
+    let seats = environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(b"ENN_SEAT_DIR="));
+    let seats = PathBuf::from(OsStr::from_bytes(seats.unwrap()));
+    assert_eq!(fs::metadata(&seats).unwrap().mode() & 0o777, 0o700);
+    fs::write(seats.join("mirror-0-0"), [7; 1000]).unwrap();
+    run.child.kill().unwrap();
+    run.child.wait().unwrap();
+    if !seats.starts_with("/dev/shm") {
+        // No memory was found there. The next run removes the folder.
+        assert_eq!(Place::new("exit 0").run(&["--standalone", "--on-failure=replace"]).code, Some(0));
+    }
+    until("the folder is removed", || !seats.exists());
 }
 
 #[test]

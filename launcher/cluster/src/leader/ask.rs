@@ -63,7 +63,7 @@ pub enum AskError {
     Answer { found: String },
 }
 
-/// What the sender of a request knows.
+/// The knowledge of the sender of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Asker<'a> {
     /// A launcher holds the lock of the run directory.

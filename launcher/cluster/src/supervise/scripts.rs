@@ -62,7 +62,7 @@ impl OwnerLoop<'_, ProgramShell> {
     }
 }
 
-/// What is known of the end of a run besides what the supervisor says.
+/// Facts about the end of a run besides what the supervisor says.
 struct EndedScripts<'a> {
     /// The newest failure on this node.
     failure: Option<Box<Failure>>,

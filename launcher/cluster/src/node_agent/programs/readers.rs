@@ -89,7 +89,7 @@ fn give_up(pump: &Pump, emit: &mut dyn FnMut(EventKind)) -> io::Result<()> {
     Ok(())
 }
 
-/// What is waited for, and how to end it.
+/// Returns what is waited for, and how to end it.
 fn waiting(pump: &Pump, asked: bool) -> String {
     let how =
         if asked { "one more signal ends the wait and drops" } else { "two signals (Ctrl-C) end the wait and drop" };
