@@ -1,0 +1,60 @@
+"""The error of this package, and how it is read from what `enn` prints."""
+
+import functools
+import re
+
+COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class EnnError(Exception):
+    """A training or a prediction that failed, or a request that cannot be served.
+
+    `message` says what is wrong, `hint` how to fix it (or is None), `code` is the exit code of `enn` (None if it was not started):
+    `enn --help` lists the codes.
+    """
+
+    def __init__(self, message: str, hint: "str | None" = None, code: "int | None" = None):
+        super().__init__(message, hint, code)
+        self.message = message
+        self.hint = hint
+        self.code = code
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
+
+
+def printed_error(text: str, code: int, names: "dict[str, str]") -> EnnError:
+    """Returns the error in the output of `enn`. `names` replaces paths that the user has not chosen."""
+    text = COLOURS.sub("", text).replace("\r", "")
+    for path, name in names.items():
+        text = text.replace(path, name)
+    _, found, error = text.rpartition("\nerror: ") if not text.startswith("error: ") else ("", True, text[len("error: ") :])
+    if not found:
+        error = text.strip().rpartition("\n")[2] or f"enn ended with code {code} and said nothing"
+    message, _, hint = re.sub(r"\n\s+", "\n", error.strip()).partition("\nhint: ")
+    return EnnError(message, hint or None, code)
+
+
+def printed_warnings(text: str) -> "list[str]":
+    """Returns the warnings in the output of `enn`, each with its hint."""
+    warnings, lines = [], COLOURS.sub("", text).splitlines()
+    for line in lines:
+        if line.startswith("warning: "):
+            warnings.append(line[len("warning: ") :])
+        elif warnings and line.lstrip().startswith("hint: "):
+            warnings[-1] += "\n" + line.lstrip()
+    return warnings
+
+
+def entrance(function):
+    """Wraps a public function: its errors leave it without the frames of this package, and without what caused them."""
+
+    @functools.wraps(function)
+    def enter(*positional, **named):
+        try:
+            return function(*positional, **named)
+        except EnnError as error:
+            raised = error.with_traceback(None)
+        raise raised from None
+
+    return enter

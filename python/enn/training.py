@@ -1,0 +1,182 @@
+"""`enn.train`: from a table to a run."""
+
+import json
+import os
+import tempfile
+import time as clock
+from pathlib import Path
+
+from . import configuration, predictions, progress, tables, values
+from .errors import EnnError, entrance
+from .runs import Run
+
+COLUMN_SETTINGS = ("features", "exclude", "categories", "time", "series", "horizon", "step", "history", "task", "weight", "group")
+CLUSTER_KEYS = {"workers": "nproc_per_node", "device": "device"}
+
+
+# More parameters than elsewhere: they are what a user sees in an editor, and each of them is a column or a setting of its own.
+@entrance
+def train(
+    table,
+    target=None,
+    *,
+    features=None,
+    exclude=None,
+    categories=None,
+    task=None,
+    time=None,
+    series=None,
+    horizon=None,
+    step=None,
+    history=None,
+    weight=None,
+    group=None,
+    val=None,
+    test=None,
+    seed=None,
+    name=None,
+    runs_dir=None,
+    workers=None,
+    device=None,
+    baselines="all",
+    progress=True,
+    data=None,
+    model=None,
+    cluster=None,
+    **settings,
+) -> Run:
+    """Trains a model on a table, and compares it with baselines.
+
+    table: a DataFrame of pandas or polars, a table of Arrow, an array of NumPy, a dictionary of columns, or the path of a
+        CSV, Parquet or Arrow file (or a list of them). The path of a configuration (.toml) is taken, too.
+    target: the column to predict, or a list of columns. Texts, booleans and categories make it a classification.
+    features: the columns to predict from; by default all others. Kinds follow from their types: numbers, times, categories, lists of labels.
+    exclude: columns that are not used. categories: columns of numbers that are categories.
+    task: "regression" or "classification", where the type of the target does not tell.
+    time: the column of times. Validation and test rows are then the latest ones.
+    horizon: makes it a forecast of so many steps. series: the column that tells the series apart; step: the time between two steps
+        (seconds, a timedelta, "1h"; by default the usual distance of the times); history: windows of `horizon` steps that are inputs.
+    weight: the column of weights of rows. group: rows with the same value stay together when the table is split.
+    val, test: shares of the rows for validation and test (0.15 each).
+    seed, name: of the run. runs_dir: where runs are kept (ENN_RUNS, else ./runs).
+    workers, device: how many processes, and on what: "cpu" or "cuda".
+    baselines: "all", or "quick" for those that cost nothing.
+    progress: whether it is shown.
+    settings: keys of the section [train] of a configuration: epochs, patience, batch, lr, loss, levels, precision, …
+    data, model, cluster: dictionaries with keys of these sections.
+
+    Ctrl-C stops the training in good order: the run has the best weights until then, and `run.stopped` is true. If there are none yet, or
+    after a second Ctrl-C, KeyboardInterrupt is raised. Raises `EnnError`.
+    """
+    given = {name_: value for name_, value in locals().items() if name_ in COLUMN_SETTINGS and value is not None}
+    split = {key: value for key, value in (("val", val), ("test", test)) if value is not None}
+    cluster = {**{CLUSTER_KEYS[key]: value for key, value in (("workers", workers), ("device", device)) if value is not None}, **(cluster or {})}
+    sections = {"seed": seed, "name": name, "data": data or {}, "train": settings, "model": model or {}, "cluster": cluster}
+    arguments = ["--baselines", baselines, *(["--runs-dir", os.path.abspath(os.fspath(runs_dir))] if runs_dir is not None else [])]
+    if is_configuration(table):
+        if target is not None or given:
+            raise EnnError(f"{table} is a configuration, which names target and columns itself", "leave the names of columns out")
+        return train_configuration(os.path.abspath(os.fspath(table)), sections, split, arguments, progress)
+    return train_table(table, target, given, sections, split, arguments, progress)
+
+
+def is_configuration(table) -> bool:
+    return isinstance(table, (str, os.PathLike)) and os.fspath(table).endswith(".toml")
+
+
+def train_configuration(path: str, sections: dict, split: dict, arguments: "list[str]", is_shown: bool) -> Run:
+    """Trains by a configuration that exists; settings change its keys."""
+    keys = {key: value for key, value in sections.items() if value is not None and not isinstance(value, dict)}
+    for section in ("data", "train", "model", "cluster"):
+        keys |= {f"{section}.{key}": value for key, value in sections[section].items()}
+    keys |= {f"data.split.{key}": value for key, value in split.items()}
+    changes = [word for key, value in keys.items() for word in ("--set", f"{key}={configuration.value_text(value)}")]
+    return start([path, *changes, *arguments], runs_of(arguments), is_shown, {})
+
+
+def train_table(table, target, given: dict, sections: dict, split: dict, arguments: "list[str]", is_shown: bool) -> Run:
+    with tempfile.TemporaryDirectory(prefix="enn-") as directory:
+        frame = None
+        if tables.is_path(table):
+            files = tables.paths(table)
+            schema = tables.plain(tables.schema_of_file(files).empty_table()).schema
+        else:
+            frame = tables.read(table)
+            schema = frame.table.schema
+        if frame is None and given.get("horizon") is not None:
+            frame = tables.Frame(tables.plain(tables.load(files)), "arrow")
+            schema = frame.table.schema
+        rows = None if frame is None else frame.table
+        if rows is not None and given.get("horizon") is not None and given.get("series") is None:
+            if predictions.ONE_SERIES in rows.column_names:
+                raise EnnError(f'the table has a column "{predictions.ONE_SERIES}", and series is not given', f'give series="{predictions.ONE_SERIES}", or rename it')
+            rows = predictions.with_one_series(rows, str(target))
+            schema, given = rows.schema, {**given, "series": predictions.ONE_SERIES}
+        columns = configuration.Columns(schema, target, dict(given))
+        if rows is not None:
+            rows = rows.select(columns.used())
+            files = [os.path.join(directory, "table.arrow")]
+            tables.write(rows, files[0])
+        data = columns.data(files, rows)
+        data = {**data, **sections["data"]}
+        if split or "split" in data:
+            data["split"] = {**data.get("split", {}), **split}
+        name = sections["name"] or (os.path.splitext(os.path.basename(files[0]))[0] if frame is None else "-".join(columns.targets)[:40])
+        document = {"name": run_name(name), **({"seed": sections["seed"]} if sections["seed"] is not None else {}), "data": data}
+        document |= {section: sections[section] for section in ("train", "model", "cluster")}
+        path = os.path.join(directory, "settings.toml")
+        Path(path).write_text(configuration.toml(document), encoding="utf-8")
+        run = start([path, *arguments], runs_of(arguments), is_shown, {f"{directory}/table.arrow": "the table", f"{path}: ": "", path: "the settings"})
+        keep_values(run, columns, rows)
+        return run
+
+
+def run_name(name: str) -> str:
+    """Returns a name for a directory made of a text."""
+    return "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in str(name)).strip("-.") or "run"
+
+
+def runs_of(arguments: "list[str]") -> Path:
+    """Returns the directory of runs that `enn` will use."""
+    if "--runs-dir" in arguments:
+        return Path(arguments[arguments.index("--runs-dir") + 1])
+    return Path(os.environ.get("ENN_RUNS") or "runs").absolute()
+
+
+def start(arguments: "list[str]", runs: Path, is_shown: bool, names: "dict[str, str]") -> Run:
+    """Runs `enn train`; returns the run that it made."""
+    began = clock.time()
+    is_stopped = progress.run(["train", *arguments], is_shown, names)
+    path = made_by(runs, arguments[0], began)
+    if path is None or (is_stopped and not list((path / "checkpoints").glob("*/manifest.json"))):
+        if is_stopped:
+            raise KeyboardInterrupt
+        raise EnnError(f"the run is not in {runs}")
+    return Run(path)
+
+
+def made_by(runs: Path, configuration_path: str, began: float) -> "Path | None":
+    """Returns the newest run that was made from a configuration since a time: its journal begins with the command line."""
+    found = []
+    for path in runs.glob("*/events.jsonl"):
+        if path.stat().st_mtime < began - 1:
+            continue
+        with open(path, "rb") as journal:
+            first = json.loads(journal.readline() or b"{}")
+        if configuration_path in first.get("argv", []) and first.get("time", 0) >= began - 1:
+            found.append((first["time"], path.parent))
+    return max(found)[1] if found else None
+
+
+def keep_values(run: Run, columns: configuration.Columns, rows) -> None:
+    """Keeps the types and values of a table by which predictions are given back."""
+    if rows is None:
+        return
+    if columns.is_forecast:
+        return values.keep(run.path, rows, [columns.series, columns.time, *columns.targets], cells_of(run))
+    values.keep(run.path, rows, columns.targets, cells_of(run) if columns.is_classification() else None)
+
+
+def cells_of(run: Run) -> "list[str]":
+    """Returns the labels of the first axis of what the run predicts: classes or series."""
+    return json.loads((run.path / "staged" / "meta.json").read_text())["out_labels"][0]
