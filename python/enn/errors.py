@@ -1,9 +1,13 @@
 """The error of this package, and how it is read from what `enn` prints."""
 
 import functools
+import os
 import re
+import sys
+import warnings
 
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class EnnError(Exception):
@@ -24,10 +28,10 @@ class EnnError(Exception):
 
 
 def printed_error(text: str, code: int, names: "dict[str, str]") -> EnnError:
-    """Returns the error in the output of `enn`. `names` replaces paths that the user has not chosen."""
+    """Returns the error in the output of `enn`. `names` replaces patterns, such as paths that the user has not chosen."""
     text = COLOURS.sub("", text).replace("\r", "")
-    for path, name in names.items():
-        text = text.replace(path, name)
+    for pattern, name in names.items():
+        text = re.sub(pattern, name, text)
     _, found, error = text.rpartition("\nerror: ") if not text.startswith("error: ") else ("", True, text[len("error: ") :])
     if not found:
         error = text.strip().rpartition("\n")[2] or f"enn ended with code {code} and said nothing"
@@ -46,14 +50,22 @@ def printed_warnings(text: str) -> "list[str]":
     return warnings
 
 
+def warn(message: str) -> None:
+    """Warns at the line that called this package."""
+    level, frame = 2, sys._getframe(1)
+    while frame is not None and os.path.abspath(frame.f_code.co_filename).startswith(PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, RuntimeWarning, stacklevel=level)
+
+
 def entrance(function):
-    """Wraps a public function: its errors leave it without the frames of this package, and without what caused them."""
+    """Wraps a public function: its errors, and Ctrl-C, leave it without the frames of this package, and without what caused them."""
 
     @functools.wraps(function)
     def enter(*positional, **named):
         try:
             return function(*positional, **named)
-        except EnnError as error:
+        except (EnnError, KeyboardInterrupt) as error:
             raised = error.with_traceback(None)
         raise raised from None
 

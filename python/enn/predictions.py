@@ -2,11 +2,10 @@
 
 import json
 import os
-import warnings
 from pathlib import Path
 
 from . import tables, values
-from .errors import EnnError
+from .errors import EnnError, warn
 
 
 class Description:
@@ -71,7 +70,7 @@ class Answers:
         self.levels = None if levels is None else levels.reshape(rows, len(self.manifest["levels"]), -1)
         self.label, self.row_id = array("label.npy"), array("row_id.npy")
         for reason, count in self.manifest.get("failed", {}).items():
-            warnings.warn(f"{count} of {rows} rows have no prediction: {reason}", RuntimeWarning, stacklevel=6)
+            warn(f"{count} of {rows} rows have no prediction: {reason}")
 
     def quantiles(self) -> "list[tuple[str, int]]":
         """Returns the levels beside the median, as in the names of columns, with their place."""
@@ -111,11 +110,14 @@ class Answers:
         table = pyarrow.table(columns)
         if kept is None:
             return table
-        schema = kept.schema
-        for name, column in columns.items():
-            if name in kept.column_names and column.type != schema.field(name).type:
-                schema = values.without_pandas(schema, name)
-        return table.replace_schema_metadata(schema.metadata)
+        schema, fields = kept.schema, []
+        for field in table.schema:
+            if field.name in kept.column_names and field.type == schema.field(field.name).type:
+                field = schema.field(field.name)
+            else:
+                schema = values.without_pandas(schema, field.name)
+            fields.append(field)
+        return pyarrow.Table.from_arrays(table.columns, schema=pyarrow.schema(fields, metadata=schema.metadata))
 
     def classes(self):
         """Returns the most probable class of each row, or a missing value where there is none."""

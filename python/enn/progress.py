@@ -2,14 +2,17 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
 
-from .errors import printed_error, printed_warnings
+from .errors import printed_error, printed_warnings, warn
 from .program import Job
 
-DEFAULT_SIZE = (24, 80)
+DEFAULT_COLUMNS, DEFAULT_LINES = 80, 24
+KEPT_BYTES = 1 << 18
+ERROR = re.compile(rb"^(\x1b\[[0-9;?]*[A-Za-z]|\r)*error: ", re.MULTILINE)
 
 
 def run(arguments: "list[str]", is_shown: bool, names: "dict[str, str]") -> bool:
@@ -30,10 +33,8 @@ def finish(job: Job, code: int, text: str, names: "dict[str, str]", has_warnings
     if code != 0 and not is_stopped:
         raise printed_error(text, code, names)
     if has_warnings:
-        import warnings
-
         for warning in printed_warnings(text):
-            warnings.warn(warning, RuntimeWarning, stacklevel=5)
+            warn(warning)
     return is_stopped
 
 
@@ -53,15 +54,29 @@ def as_lines(arguments: "list[str]"):
 
 
 def collect(job: Job, descriptor: int, show):
-    """Follows a job to its end; returns it with its exit code and the text that it wrote."""
-    kept = bytearray()
+    """Follows a job to its end; returns it with its exit code and the text that it wrote. An error is not shown: it is raised."""
+    output = Output(show)
+    code = job.follow(descriptor, output.take)
+    return job, code, output.kept.decode(errors="replace")
 
-    def keep(data: bytes) -> None:
-        kept.extend(data)
-        show(data)
 
-    code = job.follow(descriptor, keep)
-    return job, code, kept.decode(errors="replace")
+class Output:
+    """What a job writes: shown up to its error, and kept as far as it is needed to find errors and warnings."""
+
+    def __init__(self, show):
+        self.show = show
+        self.kept = bytearray()
+        self.is_error = False
+
+    def take(self, data: bytes) -> None:
+        begin = len(self.kept)
+        self.kept.extend(data)
+        error = None if self.is_error else ERROR.search(self.kept, max(begin - 1, 0))
+        if not self.is_error and (error is None or error.start() > begin):
+            self.show(bytes(self.kept[begin : error.start() if error else None]))
+        self.is_error |= error is not None
+        if not self.is_error:
+            del self.kept[:-KEPT_BYTES]
 
 
 def stderr_is_terminal() -> bool:
@@ -82,7 +97,7 @@ def on_terminal(arguments: "list[str]"):
 
     def fit() -> None:
         nonlocal seen
-        size = (DEFAULT_SIZE[1], DEFAULT_SIZE[0])
+        size = (DEFAULT_COLUMNS, DEFAULT_LINES)
         with contextlib.suppress(OSError):
             size = os.get_terminal_size(2)
         if size != seen:
@@ -173,11 +188,5 @@ def error_of(figures: dict) -> str:
     if figures.get("accuracy") is not None:
         return f"accuracy {figures['accuracy']:.1%}"
     return f"MAE {figures['mae']:.4g}" if figures.get("mae") is not None else "without a figure"
-
-
-def require(code: int, text: str) -> None:
-    """Raises the error of a short command that failed."""
-    if code != 0:
-        raise printed_error(text, code, {})
 
 

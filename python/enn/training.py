@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tempfile
 import time as clock
 from pathlib import Path
@@ -126,7 +127,8 @@ def train_table(table, target, given: dict, sections: dict, split: dict, argumen
         document |= {section: sections[section] for section in ("train", "model", "cluster")}
         path = os.path.join(directory, "settings.toml")
         Path(path).write_text(configuration.toml(document), encoding="utf-8")
-        run = start([path, *arguments], runs_of(arguments), is_shown, {f"{directory}/table.arrow": "the table", f"{path}: ": "", path: "the settings"})
+        names = {f"{re.escape(files[0])}": "the table", f"{re.escape(path)}(:[0-9]+:[0-9]+)?: ": ""} if rows is not None else {}
+        run = start([path, *arguments], runs_of(arguments), is_shown, names)
         keep_values(run, columns, rows)
         return run
 
