@@ -32,16 +32,21 @@ class Run:
     @property
     def stopped(self) -> bool:
         """Whether the training was stopped before its end."""
-        return self.end().get("code") in (130, 143)
+        return self._last("run_ended").get("code") in (130, 143)
 
-    def end(self) -> dict:
-        """Returns the last event of the journal that says how the training ended; an empty dictionary while it goes on."""
-        end = {}
+    @property
+    def epochs(self) -> int:
+        """The number of epochs that were trained."""
+        return self._last("epoch_ended").get("epoch", 0)
+
+    def _last(self, event: str) -> dict:
+        """Returns the last event of a kind in the journal, or an empty dictionary."""
+        found, sought = b"{}", f'"event":"{event}"'.encode()
         with open(self.path / "events.jsonl", "rb") as journal:
             for line in journal:
-                if b'"run_ended"' in line:
-                    end = json.loads(line)
-        return end
+                if sought in line:
+                    found = line
+        return json.loads(found)
 
     @property
     @entrance
