@@ -88,10 +88,13 @@ class Job:
             self.end()
 
     def end(self) -> None:
-        """Stops the job if it has not ended, as after an exception in the code that shows its progress."""
+        """Closes what belongs to the job, and stops it if it has not ended, as after an exception in the code that shows its progress."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             self.process.wait()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
 
 
 def read(descriptor: int) -> bytes:

@@ -231,7 +231,8 @@ class ENNClassifier(ClassifierMixin, _Supervised):
 
     def predict(self, X):
         """Returns the most probable class of each row; for a row without any valid input the first one."""
-        return self.classes_[numpy.nan_to_num(self.predict_proba(X)).argmax(axis=1)]
+        places = numpy.nan_to_num(self.predict_proba(X)).argmax(axis=1)
+        return self.classes_[places]
 
 
 class ENNForecaster(RegressorMixin, _Estimator):

@@ -119,9 +119,7 @@ def train_table(table, target, given: dict, sections: dict, split: dict, argumen
             files = [os.path.join(directory, "table.arrow")]
             tables.write(rows, files[0])
         data = columns.data(files, rows)
-        data = {**data, **sections["data"]}
-        if split or "split" in data:
-            data["split"] = {**data.get("split", {}), **split}
+        data = merged(merged(data, sections["data"]), {"split": split} if split else {})
         name = sections["name"] or (os.path.splitext(os.path.basename(files[0]))[0] if frame is None else "-".join(columns.targets)[:40])
         document = {"name": run_name(name), **({"seed": sections["seed"]} if sections["seed"] is not None else {}), "data": data}
         document |= {section: sections[section] for section in ("train", "model", "cluster")}
@@ -131,6 +129,12 @@ def train_table(table, target, given: dict, sections: dict, split: dict, argumen
         run = start([path, *arguments], runs_of(arguments), is_shown, names)
         keep_values(run, columns, rows)
         return run
+
+
+def merged(section: dict, changes: dict) -> dict:
+    """Returns a section with changed keys; a section in it keeps the keys that are not changed."""
+    both = {key: {**section[key], **value} for key, value in changes.items() if isinstance(value, dict) and isinstance(section.get(key), dict)}
+    return {**section, **changes, **both}
 
 
 def run_name(name: str) -> str:
