@@ -46,8 +46,6 @@ def value_text(value) -> str:
 def check_columns(schema, names: "list[str]", setting: str) -> None:
     """Raises `EnnError` if a column is not in the table."""
     for name in names:
-        if not isinstance(name, str):
-            raise EnnError(f"{setting} is {name!r}", "name columns by texts")
         if name not in schema.names:
             near = difflib.get_close_matches(name, schema.names, 1)
             guess = f' (did you mean "{near[0]}"?)' if near else ""
@@ -56,10 +54,11 @@ def check_columns(schema, names: "list[str]", setting: str) -> None:
 
 
 def listed(value) -> list:
-    """Returns a name as a list of one, nothing as an empty list, and a list as it is."""
+    """Returns a name as a list of one, nothing as an empty list, and names that are no texts as texts, as in the table."""
     if value is None:
         return []
-    return [value] if isinstance(value, (str, dict)) else list(value)
+    several = value if not isinstance(value, (str, dict)) and hasattr(value, "__iter__") else [value]
+    return [part if isinstance(part, (str, dict)) else str(part) for part in several]
 
 
 class Columns:

@@ -30,6 +30,7 @@ class EnnError(Exception):
 def printed_error(text: str, code: int, names: "dict[str, str]") -> EnnError:
     """Returns the error in the output of `enn`. `names` replaces patterns, such as paths that the user has not chosen."""
     text = COLOURS.sub("", text).replace("\r", "")
+    text = text.replace("\nFor more information, try '--help'.", "")
     for pattern, name in names.items():
         text = re.sub(pattern, name, text)
     _, found, error = text.rpartition("\nerror: ") if not text.startswith("error: ") else ("", True, text[len("error: ") :])
@@ -63,6 +64,7 @@ def entrance(function):
 
     @functools.wraps(function)
     def enter(*positional, **named):
+        __tracebackhide__ = True  # pytest leaves this frame out, too.
         try:
             return function(*positional, **named)
         except (EnnError, KeyboardInterrupt) as error:

@@ -12,7 +12,10 @@ from .program import Job
 
 DEFAULT_COLUMNS, DEFAULT_LINES = 80, 24
 KEPT_BYTES = 1 << 18
-ERROR = re.compile(rb"^(\x1b\[[0-9;?]*[A-Za-z]|\r)*error: ", re.MULTILINE)
+# Ended by SIGINT or SIGTERM.
+STOPPED_CODES = (130, 143)
+ERROR = re.compile(rb"^(\x1b\[[0-9;?]*[A-Za-z]|\r)*error:(\x1b\[[0-9;?]*[A-Za-z])* ", re.MULTILINE)
+BEGUN = re.compile(rb"(\x1b\[[0-9;?]*[A-Za-z]|\r)*(e|er|err|erro|error|error:)(\x1b\[[0-9;?]*[A-Za-z]?)*")
 
 
 def run(arguments: "list[str]", is_shown: bool, names: "dict[str, str]") -> bool:
@@ -29,7 +32,7 @@ def run(arguments: "list[str]", is_shown: bool, names: "dict[str, str]") -> bool
 def finish(job: Job, code: int, text: str, names: "dict[str, str]", has_warnings: bool) -> bool:
     if job.interrupts > 1:
         raise KeyboardInterrupt
-    is_stopped = code in (130, 143)
+    is_stopped = code in STOPPED_CODES
     if code != 0 and not is_stopped:
         raise printed_error(text, code, names)
     if has_warnings:
@@ -66,17 +69,24 @@ class Output:
     def __init__(self, show):
         self.show = show
         self.kept = bytearray()
-        self.is_error = False
+        self.shown = 0
 
     def take(self, data: bytes) -> None:
-        begin = len(self.kept)
         self.kept.extend(data)
-        error = None if self.is_error else ERROR.search(self.kept, max(begin - 1, 0))
-        if not self.is_error and (error is None or error.start() > begin):
-            self.show(bytes(self.kept[begin : error.start() if error else None]))
-        self.is_error |= error is not None
-        if not self.is_error:
-            del self.kept[:-KEPT_BYTES]
+        error = ERROR.search(self.kept, max(self.shown - 1, 0))
+        if error:
+            end = error.start()
+        else:
+            # A line that may become an error waits for its rest.
+            last = self.kept.rfind(b"\n") + 1
+            end = last if BEGUN.fullmatch(self.kept, last) else len(self.kept)
+        if end > self.shown:
+            self.show(bytes(self.kept[self.shown : end]))
+            self.shown = end
+        surplus = min(len(self.kept) - KEPT_BYTES, self.shown)
+        if surplus > 0:
+            del self.kept[:surplus]
+            self.shown -= surplus
 
 
 def stderr_is_terminal() -> bool:
@@ -153,6 +163,7 @@ class NotebookLine:
         self.show = display
         self.handle = None
         self.epochs = 0
+        self.best = None
 
     def event(self, event: dict) -> None:
         text = self.text(event)
@@ -177,11 +188,20 @@ class NotebookLine:
             return f"{event['parameters']:,} parameters, {self.epochs} epochs"
         if kind == "epoch_ended" and event.get("val"):
             best = " (best)" if event.get("best") else ""
+            if best:
+                self.best = f"best: epoch {event['epoch']}, validation {error_of(event['val'])}"
             return f"epoch {event['epoch']} of {self.epochs}: loss {event['train_loss']:.4g}, validation {error_of(event['val'])}{best}"
         if kind == "trained" and event.get("split"):
-            parts = [f"{name} {error_of(figures)}" for name, figures in sorted(event["split"].items())]
-            return f"{event['epoch']} epochs in {event['seconds']:.1f} s: " + ", ".join(parts)
+            parts = [f"{name} {error_of(figures)}" for name, figures in by_part(event["split"])]
+            return f"{event['epoch']} of {self.epochs} epochs in {event['seconds']:.1f} s: " + ", ".join(parts)
+        if kind == "run_ended" and event["code"] in STOPPED_CODES:
+            return f"stopped after {event['seconds']:.1f} s; {self.best or 'nothing was trained yet'}"
         return None
+
+
+def by_part(split: dict) -> list:
+    """Returns the figures of each part of the table: of training, of validation, and of the test."""
+    return [(name, split[name]) for name in ("train", "val", "test") if name in split]
 
 
 def error_of(figures: dict) -> str:

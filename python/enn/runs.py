@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -23,16 +24,15 @@ class Run:
 
     def __repr__(self) -> str:
         try:
-            split = self.metrics
-            figures = [f"{name} {progress.error_of(split[name])}" for name in ("val", "test") if name in split]
+            figures = [f"{name} {progress.error_of(part)}" for name, part in progress.by_part(self.metrics) if name != "train"]
         except EnnError:
-            figures = ["no model yet"]
-        return f"<enn.Run {self.name}: {', '.join([*figures, *(['stopped'] if self.stopped else [])])}>"
+            figures = []
+        return f"<enn.Run {self.name}: {', '.join([*figures, *(['stopped'] if self.stopped else [])]) or 'no figures'}>"
 
     @property
     def stopped(self) -> bool:
         """Whether the training was stopped before its end."""
-        return self._last("run_ended").get("code") in (130, 143)
+        return self._last("run_ended").get("code") in progress.STOPPED_CODES
 
     @property
     def epochs(self) -> int:
@@ -108,7 +108,8 @@ class Run:
         arguments = ["predict", str(self.path), *(word for file in files for word in ("--data", file)), "--out", target]
         arguments += ["--allow-unseen"] if allow_unseen else []
         arguments += ["--replace"] if out is not None else []
-        if progress.run(arguments, is_shown, {os.path.join(directory, "table.arrow"): "the table"}):
+        names = {re.escape(os.path.join(directory, "table.arrow")): "the table", "--allow-unseen": "allow_unseen=True"}
+        if progress.run(arguments, is_shown, names):
             raise KeyboardInterrupt
         if out is not None:
             return Path(target)

@@ -7,9 +7,10 @@ configuration, such as {"train.ema": 0.9, "model.d_model": 64}. A fitted estimat
 import contextlib
 import io
 import os
+import shutil
 import tarfile
 import tempfile
-import warnings
+import weakref
 from pathlib import Path
 
 import numpy
@@ -79,29 +80,25 @@ class _Estimator(BaseEstimator):
             if section not in sections or not name:
                 raise ValueError(f'settings has the key "{key}", expected keys such as "train.ema", "model.d_model" or "cluster.spares"')
             sections[section][name] = value
-        folder = None
-        if self.runs_dir is None:
-            folder = tempfile.TemporaryDirectory(prefix="enn-runs-", ignore_cleanup_errors=True)
-        with warnings.catch_warnings():
-            if not self.progress:
-                warnings.simplefilter("ignore", RuntimeWarning)
-            run = train(
-                table,
-                target,
-                val=self.validation_fraction,
-                test=0.0,
-                seed=_seed(self.random_state),
-                runs_dir=folder.name if folder else self.runs_dir,
-                workers=self.workers,
-                device=self.device,
-                baselines=self.baselines,
-                progress=self.progress,
-                data=sections["data"],
-                model=sections["model"],
-                cluster=sections["cluster"],
-                **columns,
-                **sections["train"],
-            )
+        options = {
+            "val": self.validation_fraction,
+            "test": 0.0,
+            "seed": _seed(self.random_state),
+            "workers": self.workers,
+            "device": self.device,
+            "baselines": self.baselines,
+            "progress": self.progress,
+            "data": sections["data"],
+            "model": sections["model"],
+            "cluster": sections["cluster"],
+        }
+        folder = tempfile.mkdtemp(prefix="enn-runs-") if self.runs_dir is None else None
+        try:
+            run = train(table, target, runs_dir=folder or self.runs_dir, **options, **columns, **sections["train"])
+        except BaseException:
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
         self._model = _Model(run, folder)
         self.n_iter_ = int(run.epochs)
 
@@ -335,11 +332,12 @@ class ENNForecaster(RegressorMixin, _Estimator):
 
 
 class _Model:
-    """A run and the temporary directory that it may be in. Pickled as the files that a prediction needs."""
+    """A run, and the temporary directory that it may be in, which ends with the model. Pickled as the files that a prediction needs."""
 
-    def __init__(self, run: Run, folder=None):
+    def __init__(self, run: Run, folder: "str | None"):
         self.run = run
-        self.folder = folder
+        if folder is not None:
+            weakref.finalize(self, shutil.rmtree, folder, True)
 
     def __getstate__(self):
         packed = io.BytesIO()
@@ -350,11 +348,11 @@ class _Model:
         return {"name": self.run.name, "files": packed.getvalue()}
 
     def __setstate__(self, state):
-        self.folder = tempfile.TemporaryDirectory(prefix="enn-runs-", ignore_cleanup_errors=True)
-        path = Path(self.folder.name, os.path.basename(state["name"]))
+        folder = tempfile.mkdtemp(prefix="enn-runs-")
+        path = Path(folder, os.path.basename(state["name"]))
         with tarfile.open(fileobj=io.BytesIO(state["files"])) as archive:
             archive.extractall(path, filter="data") if hasattr(tarfile, "data_filter") else archive.extractall(path)
-        self.run = Run(path)
+        self.__init__(Run(path), folder)
 
 
 def _seed(random_state) -> int:

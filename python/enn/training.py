@@ -113,7 +113,13 @@ def train_table(table, target, given: dict, sections: dict, split: dict, argumen
                 raise EnnError(f'the table has a column "{predictions.ONE_SERIES}", and series is not given', f'give series="{predictions.ONE_SERIES}", or rename it')
             rows = predictions.with_one_series(rows, str(target))
             schema, given = rows.schema, {**given, "series": predictions.ONE_SERIES}
-        columns = configuration.Columns(schema, target, dict(given))
+        try:
+            columns = configuration.Columns(schema, target, dict(given))
+        except EnnError as error:
+            asked = {str(name) for value in (target, *given.values()) for name in configuration.listed(value)}
+            if asked & set(getattr(getattr(frame, "index", None), "names", [])):
+                error.hint = "frame.reset_index() makes columns of the index"
+            raise
         if rows is not None:
             rows = rows.select(columns.used())
             files = [os.path.join(directory, "table.arrow")]

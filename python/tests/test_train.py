@@ -252,6 +252,26 @@ class Errors(TableTest):
         self.refused('column "odd" holds values of different kinds: int, str', frame.assign(odd=[1, "a"] * 20), "sales")
         self.refused('column "odd" is of type', frame.assign(odd=[{"a": 1}] * 40), "sales")
 
+    def test_an_index_is_no_column(self):
+        error = self.refused('time: the table has no column "day"', shop(40).set_index("day"), "sales", time="day")
+        self.assertIn("reset_index", error.hint)
+
+    def test_an_error_is_raised_and_not_shown(self):
+        import contextlib
+        import io
+
+        from enn.progress import Output
+
+        for settings, wanted in (({"baselines": "foo"}, "invalid value 'foo'"), ({"epocs": 1}, "train.epocs: unknown key")):
+            with contextlib.redirect_stderr(io.StringIO()) as shown, self.assertRaisesRegex(enn.EnnError, wanted):
+                enn.train(shop(40), "sales", progress=True, **settings)
+            self.assertNotIn(wanted, shown.getvalue())
+        shown = []
+        output = Output(shown.append)
+        for part in (b"err", b"and\n\x1b[31mer", b"ror:", b"\x1b[0m sorry", b"\n"):
+            output.take(part)
+        self.assertEqual(b"".join(shown), b"errand\n")
+
     def test_a_prediction_without_a_column(self):
         frame = shop(40)
         run = enn.train(frame, "sales", **QUICK)
