@@ -67,12 +67,17 @@ class Columns:
     def __init__(self, schema, target, settings: dict):
         self.schema = schema
         self.targets = listed(target)
-        self.time, self.series = settings.pop("time", None), settings.pop("series", None)
-        self.horizon, self.step = settings.pop("horizon", None), settings.pop("step", None)
-        self.history = settings.pop("history", None)
-        self.weight, self.group = settings.pop("weight", None), settings.pop("group", None)
-        self.exclude, self.categories = listed(settings.pop("exclude", None)), listed(settings.pop("categories", None))
-        self.features, self.task = settings.pop("features", None), settings.pop("task", None)
+        self.time = settings.get("time")
+        self.series = settings.get("series")
+        self.horizon = settings.get("horizon")
+        self.step = settings.get("step")
+        self.history = settings.get("history")
+        self.weight = settings.get("weight")
+        self.group = settings.get("group")
+        self.exclude = listed(settings.get("exclude"))
+        self.categories = listed(settings.get("categories"))
+        self.features = settings.get("features")
+        self.task = settings.get("task")
         self.is_forecast = self.horizon is not None
         self.check()
 
@@ -140,7 +145,7 @@ class Columns:
         return [*self.targets, *numbers]
 
     def data(self, files: "list[str]", table) -> dict:
-        """Returns the section `data`. A table, if there is one, tells the distance of its times."""
+        """Returns the section `data`. The table of a forecast tells the distance of its times."""
         if self.is_forecast:
             return {"files": files, "windows": self.windows(table)}
         rows = {"features": self.inputs(), "targets": self.targets}
@@ -160,16 +165,12 @@ class Columns:
         windows = {"entity": self.series, "time": self.time, "target": self.targets[0], "steps": self.horizon, "inputs": self.window_inputs()}
         if self.history is not None:
             windows["history"] = self.history
-        step = seconds_of(self.step) if self.step is not None else None if table is None else usual_step(table.column(self.time))
+        step = usual_step(table.column(self.time)) if self.step is None else seconds_of(self.step)
         if step is not None:
             windows["step_s"] = step
-        if arrow_integer(self.schema.field(self.time).type):
+        if tables.arrow().types.is_integer(self.schema.field(self.time).type):
             windows["calendar"] = []
         return windows
-
-
-def arrow_integer(kind) -> bool:
-    return tables.arrow().types.is_integer(kind)
 
 
 def seconds_of(step) -> int:
@@ -207,7 +208,8 @@ def in_seconds(times):
     pyarrow = tables.arrow()
     kind = times.type
     if pyarrow.types.is_date(kind):
-        times, kind = times.cast(pyarrow.timestamp("s")), pyarrow.timestamp("s")
+        kind = pyarrow.timestamp("s")
+        times = times.cast(kind)
     if pyarrow.types.is_timestamp(kind):
         return pyarrow.compute.divide(times.cast("int64"), SECOND[kind.unit])
     if pyarrow.types.is_integer(kind):

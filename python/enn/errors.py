@@ -33,7 +33,7 @@ def printed_error(text: str, code: int, names: "dict[str, str]") -> EnnError:
     text = text.replace("\nFor more information, try '--help'.", "")
     for pattern, name in names.items():
         text = re.sub(pattern, name, text)
-    _, found, error = text.rpartition("\nerror: ") if not text.startswith("error: ") else ("", True, text[len("error: ") :])
+    _, found, error = ("\n" + text).rpartition("\nerror: ")
     if not found:
         error = text.strip().rpartition("\n")[2] or f"enn ended with code {code} and said nothing"
     message, _, hint = re.sub(r"\n\s+", "\n", error.strip()).partition("\nhint: ")
@@ -42,20 +42,22 @@ def printed_error(text: str, code: int, names: "dict[str, str]") -> EnnError:
 
 def printed_warnings(text: str) -> "list[str]":
     """Returns the warnings in the output of `enn`, each with its hint."""
-    warnings, lines = [], COLOURS.sub("", text).splitlines()
-    for line in lines:
+    found: "list[str]" = []
+    for line in COLOURS.sub("", text).splitlines():
         if line.startswith("warning: "):
-            warnings.append(line[len("warning: ") :])
-        elif warnings and line.lstrip().startswith("hint: "):
-            warnings[-1] += "\n" + line.lstrip()
-    return warnings
+            found.append(line.removeprefix("warning: "))
+        elif found and line.lstrip().startswith("hint: "):
+            found[-1] += "\n" + line.lstrip()
+    return found
 
 
 def warn(message: str) -> None:
     """Warns at the line that called this package."""
-    level, frame = 2, sys._getframe(1)
+    level = 2
+    frame = sys._getframe(1)
     while frame is not None and os.path.abspath(frame.f_code.co_filename).startswith(PACKAGE):
-        level, frame = level + 1, frame.f_back
+        level += 1
+        frame = frame.f_back
     warnings.warn(message, RuntimeWarning, stacklevel=level)
 
 

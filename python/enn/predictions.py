@@ -1,7 +1,6 @@
 """Reads what `enn predict` writes, and makes tables of it."""
 
 import json
-import os
 from pathlib import Path
 
 from . import tables, values
@@ -41,6 +40,8 @@ ONE_SERIES = "series"
 def with_one_series(table, name: str):
     """Returns a table with a column for its only series, which bears the name of the target."""
     pyarrow = tables.arrow()
+    if ONE_SERIES in table.column_names:
+        raise EnnError(f'the table has a column "{ONE_SERIES}", and series is not given', f'give series="{ONE_SERIES}", or rename the column')
     codes = pyarrow.DictionaryArray.from_arrays(pyarrow.repeat(pyarrow.scalar(0, "int8"), table.num_rows), [name])
     return table.append_column(ONE_SERIES, codes)
 
@@ -64,11 +65,12 @@ class Answers:
         self.manifest = json.loads(Path(directory, "manifest.json").read_text())
         self.columns = self.manifest["columns"]
         rows = self.manifest["rows"]
-        array = lambda name: numpy.load(os.path.join(directory, name)) if os.path.exists(os.path.join(directory, name)) else None
-        self.points = array("pred.npy").reshape(rows, -1)
-        levels = array("levels.npy")
+        arrays = {path.stem: numpy.load(path) for path in Path(directory).glob("*.npy")}
+        self.points = arrays["pred"].reshape(rows, -1)
+        levels = arrays.get("levels")
         self.levels = None if levels is None else levels.reshape(rows, len(self.manifest["levels"]), -1)
-        self.label, self.row_id = array("label.npy"), array("row_id.npy")
+        self.label = arrays.get("label")
+        self.row_id = arrays["row_id"]
         for reason, count in self.manifest.get("failed", {}).items():
             warn(f"{count} of {rows} rows have no prediction: {reason}")
 
@@ -91,14 +93,15 @@ class Answers:
         if not is_plain:
             for level, at in self.quantiles():
                 columns |= {f"{name}@{level}": self.levels[:, at, place] for place, name in enumerate(self.columns)}
-        return self.typed({name: self.number(values_, name) for name, values_ in columns.items()})
+        return self.typed({name: self.number(numbers, name) for name, numbers in columns.items()})
 
     def number(self, array, name: str):
         """Returns predictions as a column of the type of its target; a value that is not a number is a missing one."""
         return tables.arrow().array(array, from_pandas=True).cast(self.number_type(name))
 
     def number_type(self, name: str):
-        pyarrow, kept = tables.arrow(), self.description.kept
+        pyarrow = tables.arrow()
+        kept = self.description.kept
         target = name if kept is None or name in kept.column_names else name.rpartition("@")[0]
         if kept is not None and target in kept.column_names and pyarrow.types.is_floating(kept.schema.field(target).type):
             return kept.schema.field(target).type
@@ -106,11 +109,13 @@ class Answers:
 
     def typed(self, columns: dict):
         """Returns a table in which pandas finds again the types of the columns that have kept theirs."""
-        pyarrow, kept = tables.arrow(), self.description.kept
+        pyarrow = tables.arrow()
+        kept = self.description.kept
         table = pyarrow.table(columns)
         if kept is None:
             return table
-        schema, fields = kept.schema, []
+        schema = kept.schema
+        fields = []
         for field in table.schema:
             if field.name in kept.column_names and field.type == schema.field(field.name).type:
                 field = schema.field(field.name)
@@ -121,7 +126,8 @@ class Answers:
 
     def classes(self):
         """Returns the most probable class of each row, or a missing value where there is none."""
-        pyarrow, kept = tables.arrow(), self.description.kept
+        pyarrow = tables.arrow()
+        kept = self.description.kept
         none = self.numpy.isnan(self.points).any(axis=1)
         codes = self.label if self.label is not None else self.numpy.nan_to_num(self.points, nan=-1).argmax(axis=1)
         codes = pyarrow.array(codes.astype("int64").reshape(-1), mask=none)
@@ -131,21 +137,25 @@ class Answers:
         """Returns the values that labels of `enn` stand for, of the type that they had in the table; else their texts."""
         pyarrow = tables.arrow()
         if kept is not None and name in kept.column_names and kept.num_rows == len(labels):
-            values_ = kept.column(name).combine_chunks()
-            if values_.null_count == 0:
-                return values_
+            known = kept.column(name).combine_chunks()
+            if known.null_count == 0:
+                return known
         return pyarrow.array(labels, pyarrow.string())
 
     def forecast(self, after: "int | None"):
         """Returns a table with a row for each series and time, ordered by series, then time; `after`: only later times, in seconds since 1970."""
-        numpy, description = self.numpy, self.description
+        numpy = self.numpy
+        description = self.description
         layout = description.layout
         series, steps = self.manifest["out_shape"]
         starts = self.row_id.astype("int64") - int(layout.get("time_offset_s") or 0)
         times = starts[:, None] + numpy.arange(steps) * int(layout["step_s"])
         chosen = numpy.ones(times.shape, bool) if after is None else times > after
         count = int(chosen.sum())
-        by_series = lambda array: array.reshape(-1, series, steps).transpose(1, 0, 2)[:, chosen].reshape(-1)
+
+        def by_series(array):
+            return array.reshape(-1, series, steps).transpose(1, 0, 2)[:, chosen].reshape(-1)
+
         labels = list(dict.fromkeys(self.series_of(column) for column in self.columns))
         columns = {}
         if description.series != ONE_SERIES or len(labels) > 1:
@@ -165,7 +175,8 @@ class Answers:
 
     def moments(self, seconds):
         """Returns times of the type that they had in the table."""
-        pyarrow, kept = tables.arrow(), self.description.kept
+        pyarrow = tables.arrow()
+        kept = self.description.kept
         kind = kept.schema.field(self.description.time).type if kept is not None and self.description.time in kept.column_names else None
         if kind is not None and pyarrow.types.is_integer(kind):
             return pyarrow.array(seconds).cast(kind)

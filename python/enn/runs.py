@@ -41,7 +41,8 @@ class Run:
 
     def _last(self, event: str) -> dict:
         """Returns the last event of a kind in the journal, or an empty dictionary."""
-        found, sought = b"{}", f'"event":"{event}"'.encode()
+        found = b"{}"
+        sought = f'"event":"{event}"'.encode()
         with open(self.path / "events.jsonl", "rb") as journal:
             for line in journal:
                 if sought in line:
@@ -60,10 +61,8 @@ class Run:
             if code != 0:
                 raise printed_error(error, code, {})
             told = json.loads(text)
-            applicable = lambda figures: {key: value for key, value in figures.items() if value is not None}
-            split = {name: applicable(figures) for name, figures in told["split"].items()}
             baselines = {name: applicable(figures) for name, figures in (told.get("baselines") or {}).items()}
-            self._metrics = {**split, "baselines": baselines}
+            self._metrics = {name: applicable(figures) for name, figures in told["split"].items()} | {"baselines": baselines}
         return self._metrics
 
     @property
@@ -119,6 +118,11 @@ class Run:
             return frame.give(answers.forecast(None if past else last), has_rows=False)
         frame = frame or tables.Frame(None, "arrow")
         return frame.give(answers.rows(is_plain=frame.kind == "numpy"))
+
+
+def applicable(figures: dict) -> dict:
+    """Returns the figures that there are: a classification has no MAE."""
+    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 class Report:

@@ -319,10 +319,12 @@ class ENNForecaster(RegressorMixin, _Estimator):
 
         table = tables.read(X).table
         answers = self._predictions(table, past=True)
-        found = {}
-        keys = lambda rows: zip(rows.column(self.series).to_pylist() if self.series else [None] * rows.num_rows, in_seconds(rows.column(self.time)).to_pylist())
-        for key, value in zip(keys(answers), answers.column(self.target).to_pylist()):
-            found[key] = value
+
+        def keys(rows):
+            series = rows.column(self.series).to_pylist() if self.series else [None] * rows.num_rows
+            return zip(series, in_seconds(rows.column(self.time)).to_pylist())
+
+        found = dict(zip(keys(answers), answers.column(self.target).to_pylist()))
         pairs = [(value, found.get(key)) for key, value in zip(keys(table), table.column(self.target).to_pylist())]
         pairs = [pair for pair in pairs if None not in pair and not any(numpy.isnan(part) for part in pair)]
         if not pairs:

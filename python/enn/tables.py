@@ -137,7 +137,8 @@ def plain(table):
     pyarrow = arrow()
     refuse_repeated(table.column_names)
     for number, field in enumerate(table.schema):
-        kind, column = field.type, table.column(number)
+        kind = field.type
+        column = table.column(number)
         if isinstance(kind, pyarrow.BaseExtensionType):
             column = of_extension(column, field.name)
         elif pyarrow.types.is_duration(kind):

@@ -69,11 +69,16 @@ def train(
     Ctrl-C stops the training in good order: the run has the best weights until then, and `run.stopped` is true. If there are none yet, or
     after a second Ctrl-C, KeyboardInterrupt is raised. Raises `EnnError`.
     """
-    given = {name_: value for name_, value in locals().items() if name_ in COLUMN_SETTINGS and value is not None}
-    split = {key: value for key, value in (("val", val), ("test", test)) if value is not None}
-    cluster = {**{CLUSTER_KEYS[key]: value for key, value in (("workers", workers), ("device", device)) if value is not None}, **(cluster or {})}
+    arguments_given = {key: value for key, value in locals().items() if value is not None}
+    given = {key: value for key, value in arguments_given.items() if key in COLUMN_SETTINGS}
+    split = {key: value for key, value in arguments_given.items() if key in ("val", "test")}
+    cluster = {key: arguments_given[setting] for setting, key in CLUSTER_KEYS.items() if setting in arguments_given} | (cluster or {})
     sections = {"seed": seed, "name": name, "data": data or {}, "train": settings, "model": model or {}, "cluster": cluster}
-    arguments = ["--baselines", baselines, *(["--runs-dir", os.path.abspath(os.fspath(runs_dir))] if runs_dir is not None else [])]
+    arguments = ["--baselines", str(baselines)]
+    if runs_dir is not None:
+        if "://" in str(runs_dir):
+            raise EnnError(f"runs_dir is {runs_dir}, and runs of Python are kept in directories", "`enn train --runs-dir` takes addresses")
+        arguments += ["--runs-dir", os.path.abspath(os.fspath(runs_dir))]
     if is_configuration(table):
         if target is not None or given:
             raise EnnError(f"{table} is a configuration, which names target and columns itself", "leave the names of columns out")
@@ -96,45 +101,54 @@ def train_configuration(path: str, sections: dict, split: dict, arguments: "list
 
 
 def train_table(table, target, given: dict, sections: dict, split: dict, arguments: "list[str]", is_shown: bool) -> Run:
+    """Trains on a table or on files: writes what is used of the table, and a configuration."""
     with tempfile.TemporaryDirectory(prefix="enn-") as directory:
+        source = Source(table, target, given, directory)
+        columns = source.columns
+        data = merged(merged(columns.data(source.files, source.rows), sections["data"]), {"split": split} if split else {})
+        name = run_name(sections["name"] or (Path(tables.paths(table)[0]).stem if tables.is_path(table) else "-".join(columns.targets)[:40]))
+        seed = {} if sections["seed"] is None else {"seed": sections["seed"]}
+        document = {"name": name, **seed, "data": data, **{section: sections[section] for section in ("train", "model", "cluster")}}
+        path = os.path.join(directory, "settings.toml")
+        Path(path).write_text(configuration.toml(document), encoding="utf-8")
+        names = {re.escape(os.path.join(directory, "table.arrow")): "the table", f"{re.escape(path)}(:[0-9]+:[0-9]+)?: ": ""}
+        run = start([path, *arguments], runs_of(arguments), is_shown, names)
+        keep_values(run, columns, source.rows)
+        return run
+
+
+class Source:
+    """What a model is trained on: files, the roles of their columns, and the rows if they are in memory.
+
+    Rows in memory are written to a file in a directory. Files are used where they are; those of a forecast are read as well, for the distance of its times.
+    """
+
+    def __init__(self, table, target, given: dict, directory: str):
+        is_forecast = given.get("horizon") is not None
+        self.files = tables.paths(table) if tables.is_path(table) else []
         frame = None
-        if tables.is_path(table):
-            files = tables.paths(table)
-            schema = tables.plain(tables.schema_of_file(files).empty_table()).schema
-        else:
+        if not self.files:
             frame = tables.read(table)
-            schema = frame.table.schema
-        if frame is None and given.get("horizon") is not None:
-            frame = tables.Frame(tables.plain(tables.load(files)), "arrow")
-            schema = frame.table.schema
-        rows = None if frame is None else frame.table
-        if rows is not None and given.get("horizon") is not None and given.get("series") is None:
-            if predictions.ONE_SERIES in rows.column_names:
-                raise EnnError(f'the table has a column "{predictions.ONE_SERIES}", and series is not given', f'give series="{predictions.ONE_SERIES}", or rename it')
-            rows = predictions.with_one_series(rows, str(target))
-            schema, given = rows.schema, {**given, "series": predictions.ONE_SERIES}
+        elif is_forecast:
+            frame = tables.Frame(tables.plain(tables.load(self.files)), "arrow")
+        self.rows = None if frame is None else frame.table
+        schema = tables.plain(tables.schema_of_file(self.files).empty_table()).schema if frame is None else frame.table.schema
+        if is_forecast and given.get("series") is None:
+            self.rows = predictions.with_one_series(self.rows, str(target))
+            schema = self.rows.schema
+            given = {**given, "series": predictions.ONE_SERIES}
+            self.files = []
         try:
-            columns = configuration.Columns(schema, target, dict(given))
+            self.columns = configuration.Columns(schema, target, given)
         except EnnError as error:
             asked = {str(name) for value in (target, *given.values()) for name in configuration.listed(value)}
             if asked & set(getattr(getattr(frame, "index", None), "names", [])):
                 error.hint = "frame.reset_index() makes columns of the index"
             raise
-        if rows is not None:
-            rows = rows.select(columns.used())
-            files = [os.path.join(directory, "table.arrow")]
-            tables.write(rows, files[0])
-        data = columns.data(files, rows)
-        data = merged(merged(data, sections["data"]), {"split": split} if split else {})
-        name = sections["name"] or (os.path.splitext(os.path.basename(files[0]))[0] if frame is None else "-".join(columns.targets)[:40])
-        document = {"name": run_name(name), **({"seed": sections["seed"]} if sections["seed"] is not None else {}), "data": data}
-        document |= {section: sections[section] for section in ("train", "model", "cluster")}
-        path = os.path.join(directory, "settings.toml")
-        Path(path).write_text(configuration.toml(document), encoding="utf-8")
-        names = {f"{re.escape(files[0])}": "the table", f"{re.escape(path)}(:[0-9]+:[0-9]+)?: ": ""} if rows is not None else {}
-        run = start([path, *arguments], runs_of(arguments), is_shown, names)
-        keep_values(run, columns, rows)
-        return run
+        if not self.files:
+            self.files = [os.path.join(directory, "table.arrow")]
+            self.rows = self.rows.select(self.columns.used())
+            tables.write(self.rows, self.files[0])
 
 
 def merged(section: dict, changes: dict) -> dict:

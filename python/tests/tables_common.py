@@ -53,7 +53,8 @@ def shop(rows: int = 240):
     import pandas
 
     random = numpy.random.default_rng(1)
-    price, staff = random.uniform(1, 9, rows), random.integers(1, 9, rows)
+    price = random.uniform(1, 9, rows)
+    staff = random.integers(1, 9, rows)
     frame = pandas.DataFrame(
         {
             "day": pandas.date_range("2024-01-01", periods=rows, freq="D"),

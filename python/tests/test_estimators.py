@@ -94,7 +94,7 @@ class Estimators(TableTest):
         from enn.sklearn import ENNClassifier
 
         X, y = load_iris(return_X_y=True)
-        for classes in (y, y.astype(float), numpy.array(["b b", "a,", "7"])[y], y.astype(str)):
+        for classes in (y.astype(float), numpy.array(["b b", "a,", "7"])[y]):
             model = make_pipeline(StandardScaler(), ENNClassifier(**SMALL)).fit(X, classes)
             self.assertGreater(model.score(X, classes), 0.9)
             self.assertEqual(model.predict(X).dtype, classes.dtype)

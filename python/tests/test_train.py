@@ -328,7 +328,9 @@ class Interrupts(TableTest):
         pid, terminal = pty.fork()
         if pid == 0:
             os.execve(sys.executable, self.command("shown"), self.environment())
-        told, sent, until = b"", False, time.monotonic() + 90
+        told = b""
+        sent = False
+        until = time.monotonic() + 90
         while time.monotonic() < until:
             if select.select([terminal], [], [], 0.1)[0]:
                 try:
