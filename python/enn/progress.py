@@ -102,7 +102,10 @@ def on_terminal(arguments: "list[str]"):
     import struct
     import termios
 
-    ours, theirs = pty.openpty()
+    try:
+        ours, theirs = pty.openpty()
+    except OSError:
+        return as_lines(arguments)
     seen = None
 
     def fit() -> None:
@@ -116,7 +119,8 @@ def on_terminal(arguments: "list[str]"):
 
     def show(data: bytes) -> None:
         fit()
-        os.write(2, data)
+        while data:
+            data = data[os.write(2, data) :]
 
     fit()
     try:

@@ -71,6 +71,20 @@ class Run:
         return Report(self)
 
     @entrance
+    def resume(self, *, progress: bool = True, **settings) -> "Run":
+        """Goes on with a training that was stopped, or trains a finished one for more epochs: `run.resume(epochs=100)`.
+
+        settings: keys of the section [train]. The rows are those of the run, which keeps them. Returns this run. Raises `EnnError`.
+        """
+        changes = [word for key, value in settings.items() for word in ("--set", f"train.{key}={configuration.value_text(value)}")]
+        self._resume(["train", "--resume", str(self.path), "--staged", os.path.realpath(self.path / "staged"), *changes], progress)
+        return self
+
+    def _resume(self, arguments: "list[str]", is_shown: bool) -> None:
+        self._metrics = None
+        progress.run(arguments, is_shown, {})
+
+    @entrance
     def predict(self, table, *, out=None, past: bool = False, allow_unseen: bool = False, progress: bool = False):
         """Predicts each row of a table, or what follows after the end of its series.
 

@@ -155,6 +155,13 @@ class Tables(TableTest):
         self.assertRegex(repr(run), r"^<enn.Run sales-\S+: val MAE .*, test MAE .*>$")
         self.assertEqual(enn.load(run.name).path, run.path)
 
+    def test_more_epochs(self):
+        run = enn.train(self.frame, "sales", **{**QUICK, "epochs": 1})
+        before = run.predict(self.frame)
+        self.assertIs(run.resume(epochs=3, progress=False), run)
+        self.assertEqual((run.epochs, run.stopped), (3, False))
+        self.assertFalse(run.predict(self.frame).equals(before))
+
     def test_settings_reach_the_configuration(self):
         import json
 
