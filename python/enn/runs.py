@@ -6,7 +6,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from . import configuration, predictions, program, progress, tables, values
+from . import configuration, predictions, program, progress, tables
 from .errors import EnnError, entrance, printed_error
 
 

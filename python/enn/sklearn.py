@@ -76,10 +76,13 @@ class _Estimator(BaseEstimator):
         settings = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
         sections = {"data": {}, "model": {}, "cluster": {}, "train": settings}
         for key, value in (self.settings or {}).items():
-            section, _, name = key.partition(".")
-            if section not in sections or not name:
-                raise ValueError(f'settings has the key "{key}", expected keys such as "train.ema", "model.d_model" or "cluster.spares"')
-            sections[section][name] = value
+            *path, name = key.split(".")
+            if not path or path[0] not in sections:
+                raise ValueError(f'settings has the key "{key}", expected keys such as "train.ema", "model.d_model" or "data.units"')
+            section = sections
+            for part in path:
+                section = section.setdefault(part, {})
+            section[name] = value
         options = {
             "val": self.validation_fraction,
             "test": 0.0,
@@ -124,23 +127,18 @@ class _Estimator(BaseEstimator):
 class _Supervised(_Estimator):
     """An estimator that learns from X and y."""
 
-    def _fit(self, X, y, sample_weight, task: str):
-        frame = tables.read(X)
-        pyarrow = tables.arrow()
-        names = frame.table.column_names
-        extra = {}
-        y = numpy.asarray(y)
-        targets = [_free(f"{TARGET}_{number}" if y.ndim == 2 else TARGET, names) for number in range(y.shape[1] if y.ndim == 2 else 1)]
-        for target, column in zip(targets, y.T if y.ndim == 2 else [y]):
-            extra[target] = pyarrow.array(column)
+    def _fit(self, X, y, sample_weight, task: str, names: "list[str]"):
+        """Trains on X with the columns of y, which get names, and weights beside it."""
+        table = tables.read(X).table
+        features = table.column_names
+        for number, name in enumerate(names):
+            names[number] = _free(name, table.column_names)
+            table = table.append_column(names[number], tables.arrow().array(y if y.ndim == 1 else y[:, number]))
         weight = None
         if sample_weight is not None:
-            weight = _free(WEIGHT, names)
-            extra[weight] = pyarrow.array(numpy.broadcast_to(numpy.asarray(sample_weight, float), len(y)).copy())
-        table = frame.table
-        for name, column in extra.items():
-            table = table.append_column(name, column)
-        self._train(table, targets, task=task, weight=weight, categories=self.categories, features=names)
+            weight = _free(WEIGHT, table.column_names)
+            table = table.append_column(weight, tables.arrow().array(sample_weight))
+        self._train(table, names, task=task, weight=weight, categories=self.categories, features=features)
         return self
 
     def _table(self, X):
@@ -150,7 +148,7 @@ class _Supervised(_Estimator):
 
 
 class ENNRegressor(RegressorMixin, _Supervised):
-    """A regressor. y has the shape (rows,) or (rows, targets); so have predictions, of dtype float64.
+    """A regressor. y has the shape (rows,) or (rows, targets). Predictions have the shape (rows,) for one target, and the dtype of y, or float64.
 
     Parameters
     ----------
@@ -176,9 +174,10 @@ class ENNRegressor(RegressorMixin, _Supervised):
     def fit(self, X, y, sample_weight=None):
         """Trains on the rows of X. Returns self."""
         X = self._checked(X, reset=True)
+        names = _names_of(y)
         _, y = check_X_y(numpy.zeros((_rows(X), 1)), y, multi_output=True, y_numeric=True, estimator=self)
         _require_rows(X, 2)
-        return self._fit(X, y, _weights(sample_weight, X), "regression")
+        return self._fit(X, y, _weights(sample_weight, X), "regression", names if y.ndim == 2 else names[:1])
 
     def predict(self, X):
         """Returns an array of the shape of y. A row without any valid input has the value NaN."""
@@ -198,6 +197,7 @@ class ENNClassifier(ClassifierMixin, _Supervised):
     def fit(self, X, y, sample_weight=None):
         """Trains on the rows of X. Returns self."""
         X = self._checked(X, reset=True)
+        names = _names_of(y)[:1]
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         _, codes = numpy.unique(y, return_inverse=True)
@@ -208,8 +208,8 @@ class ENNClassifier(ClassifierMixin, _Supervised):
         weights = _weights(sample_weight, X)
         if weights is not None and len(numpy.unique(codes[weights > 0])) < 2:
             raise ValueError("Classifier can't train when only one class is present after trimming rows without weight")
-        # Classes go to enn as texts that are no numbers if they are none: so each keeps its name in the report.
-        return self._fit(X, numpy.array([str(value) for value in self.classes_], object)[codes], weights, "classification")
+        texts = numpy.array([str(value) for value in self.classes_], object)
+        return self._fit(X, texts[codes], weights, "classification", names)
 
     def predict_proba(self, X):
         """Returns the probability of each class, in the order of `classes_`: an array of shape (rows, classes)."""
@@ -363,6 +363,16 @@ def _seed(random_state) -> int:
     from sklearn.utils import check_random_state
 
     return int(check_random_state(random_state).randint(1 << 31))
+
+
+def _names_of(y) -> "list[str]":
+    """Returns names for the columns of y: those of a DataFrame or a Series, else "target" or "target_0" and so on."""
+    if getattr(y, "name", None):
+        return [str(y.name)]
+    if hasattr(y, "columns"):
+        return [str(name) for name in y.columns]
+    shape = numpy.shape(y)
+    return [f"{TARGET}_{number}" for number in range(shape[1])] if len(shape) == 2 else [TARGET]
 
 
 def _rows(X) -> int:
