@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from .errors import EnnError
 
+# Texts that mean a missing cell to `enn`, where the configuration names no others.
+MISSING_WORDS = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 NEEDS = "`pip install pyarrow numpy` installs what tables need"
 
 
@@ -183,6 +185,26 @@ def kind_of(kind) -> "str | None":
     if types.is_list(kind) or types.is_large_list(kind):
         return None if kind_of(kind.value_type) in (None, "labels") else "labels"
     return None
+
+
+def has_missing_words(table) -> bool:
+    """Returns whether a column of texts has a text that `enn` would read as a missing cell. In a table of Python it is a value, as for Namibia."""
+    pyarrow = arrow()
+    words = pyarrow.array(MISSING_WORDS)
+    for field in table.schema:
+        if kind_of(field.type) not in ("category", "labels") or pyarrow.types.is_boolean(field.type):
+            continue
+        column = table.column(field.name)
+        if kind_of(field.type) == "labels":
+            column = pyarrow.compute.list_flatten(column)
+        distinct = pyarrow.compute.unique(column)
+        if pyarrow.types.is_dictionary(distinct.type):
+            distinct = distinct.dictionary
+        if pyarrow.types.is_integer(distinct.type) or pyarrow.types.is_floating(distinct.type):
+            continue
+        if pyarrow.compute.any(pyarrow.compute.is_in(distinct.cast("string"), words)).as_py():
+            return True
+    return False
 
 
 def write(table, path: str) -> None:

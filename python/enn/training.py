@@ -105,7 +105,7 @@ def train_table(table, target, given: dict, sections: dict, split: dict, argumen
     with tempfile.TemporaryDirectory(prefix="enn-") as directory:
         source = Source(table, target, given, directory)
         columns = source.columns
-        data = merged(merged(columns.data(source.files, source.rows), sections["data"]), {"split": split} if split else {})
+        data = merged(merged(source.data(), sections["data"]), {"split": split} if split else {})
         name = run_name(sections["name"] or (Path(tables.paths(table)[0]).stem if tables.is_path(table) else "-".join(columns.targets)[:40]))
         seed = {} if sections["seed"] is None else {"seed": sections["seed"]}
         document = {"name": name, **seed, "data": data, **{section: sections[section] for section in ("train", "model", "cluster")}}
@@ -130,7 +130,7 @@ class Source:
         if not self.files:
             frame = tables.read(table)
         elif is_forecast:
-            frame = tables.Frame(tables.plain(tables.load(self.files)), "arrow")
+            frame = tables.Frame(tables.plain(tables.load(self.files)), "file")
         self.rows = None if frame is None else frame.table
         schema = tables.plain(tables.schema_of_file(self.files).empty_table()).schema if frame is None else frame.table.schema
         if is_forecast and given.get("series") is None:
@@ -149,6 +149,12 @@ class Source:
             self.files = [os.path.join(directory, "table.arrow")]
             self.rows = self.rows.select(self.columns.used())
             tables.write(self.rows, self.files[0])
+        self.has_missing_words = frame is not None and frame.kind != "file" and tables.has_missing_words(self.rows)
+
+    def data(self) -> dict:
+        """Returns the section `data` of the configuration."""
+        data = self.columns.data(self.files, self.rows)
+        return {**data, "missing_only": []} if self.has_missing_words else data
 
 
 def merged(section: dict, changes: dict) -> dict:

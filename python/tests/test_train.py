@@ -155,6 +155,15 @@ class Tables(TableTest):
         self.assertRegex(repr(run), r"^<enn.Run sales-\S+: val MAE .*, test MAE .*>$")
         self.assertEqual(enn.load(run.name).path, run.path)
 
+    def test_texts_that_look_like_missing_cells_are_values(self):
+        import numpy
+
+        country = numpy.where(self.frame["city"] == "Paris", "NA", "None")
+        frame = self.frame.assign(country=country, code=self.frame["city"].where(self.frame["staff"] > 2).astype("category"))
+        answers = enn.train(frame, "country", features=["price", "code", "city"], **QUICK).predict(frame)
+        self.assertEqual(list(answers.columns[1:]), ["country=None", "country=NA"])
+        self.assertGreater((answers["country"] == country).mean(), 0.9)
+
     def test_more_epochs(self):
         run = enn.train(self.frame, "sales", **{**QUICK, "epochs": 1})
         before = run.predict(self.frame)
