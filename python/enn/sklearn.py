@@ -371,7 +371,7 @@ def _names_of(y) -> "list[str]":
         return [str(y.name)]
     if hasattr(y, "columns"):
         return [str(name) for name in y.columns]
-    shape = numpy.shape(y)
+    shape = numpy.asarray(y).shape
     return [f"{TARGET}_{number}" for number in range(shape[1])] if len(shape) == 2 else [TARGET]
 
 

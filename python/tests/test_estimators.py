@@ -21,6 +21,7 @@ QUICK_CHECKS = {
     "check_estimators_unfitted",
     "check_do_not_raise_errors_in_init_or_set_params",
     "check_mixin_order",
+    "check_sample_weights_not_an_array",
     "check_all_zero_sample_weights_error",
     "check_complex_data",
     "check_estimators_empty_data_messages",
