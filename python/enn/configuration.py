@@ -43,13 +43,13 @@ def value_text(value) -> str:
     raise EnnError(f"a setting is {value!r}, a {type(value).__name__}", "settings are numbers, texts, true or false, lists and dictionaries")
 
 
-def check_columns(schema, names: "list[str]", setting: str) -> None:
+def check_columns(known: "list[str]", names: "list[str]", setting: str) -> None:
     """Raises `EnnError` if a column is not in the table."""
     for name in names:
-        if name not in schema.names:
-            near = difflib.get_close_matches(name, schema.names, 1)
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
             guess = f' (did you mean "{near[0]}"?)' if near else ""
-            has = ", ".join(f'"{known}"' for known in schema.names[:20]) + (", …" if len(schema.names) > 20 else "")
+            has = ", ".join(f'"{column}"' for column in known[:20]) + (", …" if len(known) > 20 else "")
             raise EnnError(f'{setting}: the table has no column "{name}"{guess}; it has {has}')
 
 
@@ -64,8 +64,9 @@ def listed(value) -> list:
 class Columns:
     """The role of each column of a table in a training."""
 
-    def __init__(self, schema, target, settings: dict):
+    def __init__(self, schema, names: "list[str]", target, settings: dict):
         self.schema = schema
+        self.names = names
         self.targets = listed(target)
         self.time = settings.get("time")
         self.series = settings.get("series")
@@ -84,12 +85,15 @@ class Columns:
     def check(self) -> None:
         if not self.targets:
             raise EnnError("no target is named", 'name the column to predict: enn.train(table, target="…")')
-        check_columns(self.schema, self.targets, "target")
+        check_columns(self.names, self.targets, "target")
         for setting in ("time", "series", "weight", "group"):
             name = getattr(self, setting)
-            check_columns(self.schema, [] if name is None else [name], setting)
-        check_columns(self.schema, self.exclude, "exclude")
-        check_columns(self.schema, self.categories, "categories")
+            check_columns(self.names, [] if name is None else [name], setting)
+        check_columns(self.names, self.exclude, "exclude")
+        check_columns(self.names, self.categories, "categories")
+        both = [name for name in (*self.targets, self.time, self.series, self.weight, self.group) if name in self.exclude]
+        if both:
+            raise EnnError(f'exclude: column "{both[0]}" has another role', "leave it out of one of the two")
         if self.is_forecast:
             if self.time is None:
                 raise EnnError("a forecast (horizon) needs the column of times", 'name it: time="…"')
@@ -106,7 +110,7 @@ class Columns:
         """Returns the features of the layout `rows`, with their kinds."""
         if self.features is not None:
             features = listed(self.features)
-            check_columns(self.schema, [feature for feature in features if not isinstance(feature, dict)], "features")
+            check_columns(self.names, [feature.get("column") if isinstance(feature, dict) else feature for feature in features], "features")
             return [feature if isinstance(feature, dict) else self.feature(feature) for feature in features]
         away = {*self.targets, *self.exclude, self.weight, self.group}
         features = [self.feature(name) for name in self.schema.names if name not in away]
@@ -115,14 +119,20 @@ class Columns:
         return features
 
     def feature(self, name: str):
-        kind = tables.kind_of(self.schema.field(name).type)
-        kind = "category" if name in self.categories else "time" if name == self.time else kind
+        kind = "category" if name in self.categories else "time" if name == self.time else self.kind(name)
         return name if kind == "number" else {"column": name, "kind": kind}
 
+    def kind(self, name: str) -> str:
+        """Returns the kind of a column. Raises `EnnError` for a type that `enn` does not read."""
+        kind = self.schema.field(name).type
+        if tables.kind_of(kind) is None:
+            raise EnnError(f'column "{name}" is of type {kind}', "convert it to numbers, texts or times, or leave it out with exclude")
+        return tables.kind_of(kind)
+
     def is_classification(self) -> bool:
+        kinds = {self.kind(name) for name in self.targets}
         if self.task is not None:
             return self.task == "classification"
-        kinds = {tables.kind_of(self.schema.field(name).type) for name in self.targets}
         if kinds & {"time", "labels"}:
             raise EnnError("the target is a time or a list", "predict a number or a category")
         return kinds == {"category"}
@@ -138,7 +148,7 @@ class Columns:
         """Returns the columns whose history is an input of a forecast: the target, and all other numbers."""
         if self.features is not None:
             features = listed(self.features)
-            check_columns(self.schema, features, "features")
+            check_columns(self.names, features, "features")
             return features
         away = {*self.exclude, self.time, self.series, self.weight, self.group, *self.targets}
         numbers = [name for name in self.schema.names if name not in away and tables.kind_of(self.schema.field(name).type) == "number"]

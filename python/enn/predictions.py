@@ -24,11 +24,15 @@ class Description:
         self.time = layout.get("time") if self.is_forecast else None
         self.series = layout.get("entity") if self.is_forecast else None
         self.kept = values.kept(path)
+        self.named = texts_in(self.data)
+
+    def is_wanted(self, name: str) -> bool:
+        """Returns whether the model reads a column; the target of a forecast is its history."""
+        return name in self.named and (self.is_forecast or name not in self.targets)
 
     def wanted(self, table):
-        """Returns the columns of a table that the model reads; the target of a forecast is its history."""
-        named = texts_in(self.data) - (set() if self.is_forecast else set(self.targets))
-        names = [name for name in table.column_names if name in named]
+        """Returns the columns of a table that the model reads."""
+        names = [name for name in table.column_names if self.is_wanted(name)]
         if self.is_forecast and self.series == ONE_SERIES and self.series not in names:
             return with_one_series(table.select(names), self.targets[0])
         return table.select(names) if names else table

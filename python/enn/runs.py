@@ -113,7 +113,7 @@ class Run:
             if description.is_forecast and out is None:
                 frame = tables.Frame(tables.plain(tables.load(files)), "arrow")
         else:
-            frame = tables.read(table)
+            frame = tables.read(table, description.is_wanted)
         if frame is not None:
             files = [os.path.join(directory, "table.arrow")]
             tables.write(description.wanted(frame.table), files[0])

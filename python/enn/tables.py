@@ -46,6 +46,8 @@ class Frame:
     table: object
     kind: str
     index: object = None
+    # All columns that were given, those that are of no use as well.
+    names: "list[str] | None" = None
 
     def give(self, table, has_rows: bool = True):
         """Returns a table of Arrow in the form of the given one. With `has_rows` its rows are those of the given one, and have their index."""
@@ -66,12 +68,15 @@ class Frame:
         return table
 
 
-def read(data) -> Frame:
-    """Returns a table as Arrow. Raises `EnnError` for what is no table, and for columns that Arrow cannot hold."""
+def read(data, is_wanted=None) -> Frame:
+    """Returns a table as Arrow. `is_wanted` says of the name of a column whether it may be of use.
+
+    Raises `EnnError` for what is no table, and for columns that Arrow cannot hold.
+    """
     pyarrow = arrow()
     if of_library(data, "pandas", "DataFrame", "Series"):
         frame = data if hasattr(data, "columns") else data.to_frame("value" if data.name is None else data.name)
-        return Frame(plain(of_pandas(frame)), "pandas", frame.index)
+        return Frame(plain(of_pandas(frame, is_wanted)), "pandas", frame.index, [str(name) for name in frame.columns])
     if of_library(data, "polars", "LazyFrame"):
         data = data.collect()
     if of_library(data, "polars", "DataFrame"):
@@ -88,12 +93,15 @@ def read(data) -> Frame:
     )
 
 
-def of_pandas(frame):
+def of_pandas(frame, is_wanted):
     pyarrow = arrow()
     names = [str(name) for name in frame.columns]
     refuse_repeated(names)
     if names != list(frame.columns):
         frame = frame.set_axis(names, axis=1)
+    if is_wanted is not None and not all(map(is_wanted, names)):
+        names = [name for name in names if is_wanted(name)]
+        frame = frame[names]
     try:
         return pyarrow.Table.from_pandas(frame, preserve_index=False)
     except (pyarrow.ArrowException, TypeError, ValueError):
@@ -135,47 +143,40 @@ def refuse_repeated(names: "list[str]") -> None:
 
 
 def plain(table):
-    """Returns the table with columns of types that `enn` reads: durations become seconds, and extension types what they are stored as."""
+    """Returns the table with columns of types that `enn` reads: durations become seconds, and extension types what they are stored as.
+
+    Columns of other types stay as they are. They are refused where they are used.
+    """
     pyarrow = arrow()
     refuse_repeated(table.column_names)
     for number, field in enumerate(table.schema):
         kind = field.type
         column = table.column(number)
         if isinstance(kind, pyarrow.BaseExtensionType):
-            column = of_extension(column, field.name)
+            column = of_extension(column)
         elif pyarrow.types.is_duration(kind):
             unit = {"s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}[kind.unit]
             column = pyarrow.compute.divide(column.cast("int64").cast("float64", safe=False), unit)
-        elif pyarrow.types.is_large_list(kind) or pyarrow.types.is_list(kind) or not needs_words(kind):
-            continue
         else:
-            raise EnnError(f'column "{field.name}" is of type {kind}', "convert it to numbers, texts or times, or leave it out with exclude")
+            continue
         table = table.set_column(number, field.name, column)
     return table
 
 
-def of_extension(column, name: str):
+def of_extension(column):
     """Converts a column of an extension type; a period of pandas becomes the time at which it begins."""
     if str(column.type.extension_name) == "pandas.period":
         import pandas
 
         return arrow().chunked_array([arrow().array(pandas.Series(column.to_pandas()).dt.to_timestamp())])
-    storage = column.type.storage_type
-    if needs_words(storage):
-        raise EnnError(f'column "{name}" is of type {column.type}', "convert it to numbers, texts or times, or leave it out with exclude")
-    return column.cast(storage)
-
-
-def needs_words(kind) -> bool:
-    """Returns whether `enn` reads no column of this type."""
-    return kind_of(kind) is None
+    return column.cast(column.type.storage_type)
 
 
 def kind_of(kind) -> "str | None":
     """Returns how `enn` reads a type of Arrow: "number", "category", "time" or "labels"; `None` if it does not."""
     types = arrow().types
     if types.is_dictionary(kind):
-        return None if needs_words(kind.value_type) else "category"
+        return None if kind_of(kind.value_type) is None else "category"
     if types.is_boolean(kind) or types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return "category"
     if types.is_date(kind) or types.is_timestamp(kind):

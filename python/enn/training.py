@@ -128,7 +128,7 @@ class Source:
         self.files = tables.paths(table) if tables.is_path(table) else []
         frame = None
         if not self.files:
-            frame = tables.read(table)
+            frame = tables.read(table, is_wanted(target, given))
         elif is_forecast:
             frame = tables.Frame(tables.plain(tables.load(self.files)), "file")
         self.rows = None if frame is None else frame.table
@@ -139,7 +139,8 @@ class Source:
             given = {**given, "series": predictions.ONE_SERIES}
             self.files = []
         try:
-            self.columns = configuration.Columns(schema, target, given)
+            names = list(dict.fromkeys([*(getattr(frame, "names", None) or []), *schema.names]))
+            self.columns = configuration.Columns(schema, names, target, given)
         except EnnError as error:
             asked = {str(name) for value in (target, *given.values()) for name in configuration.listed(value)}
             if asked & set(getattr(getattr(frame, "index", None), "names", [])):
@@ -155,6 +156,16 @@ class Source:
         """Returns the section `data` of the configuration."""
         data = self.columns.data(self.files, self.rows)
         return {**data, "missing_only": []} if self.has_missing_words else data
+
+
+def is_wanted(target, given: dict):
+    """Returns a function that says whether a column may be of use: it is not excluded, or it is named, if features are named."""
+    if given.get("features") is None:
+        away = set(configuration.listed(given.get("exclude")))
+        return lambda name: name not in away
+    roles = [target, given["features"], *(given.get(role) for role in ("time", "series", "weight", "group"))]
+    names = {part.get("column") if isinstance(part, dict) else part for role in roles for part in configuration.listed(role)}
+    return lambda name: name in names
 
 
 def merged(section: dict, changes: dict) -> dict:

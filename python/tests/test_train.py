@@ -258,6 +258,8 @@ class Errors(TableTest):
         frame = shop(40)
         self.refused('target: the table has no column "slaes" .did you mean "sales"', frame, "slaes")
         self.refused('exclude: the table has no column "x"', frame, "sales", exclude="x")
+        self.refused('exclude: column "sales" has another role', frame, "sales", exclude=["sales"])
+        self.refused('features: the table has no column "stuff" .did you mean "staff"', frame, "sales", features=[{"column": "stuff", "kind": "index"}])
         self.refused("no target is named", frame)
         self.refused("train.epocs: unknown key .did you mean `epochs`", frame, "sales", epocs=3)
         error = self.refused("^train.loss: unknown value", frame, "sales", loss="huberr")
@@ -267,6 +269,9 @@ class Errors(TableTest):
         self.refused("several columns of one name: a", frame.set_axis(list("aabcd"), axis=1), "a")
         self.refused('column "odd" holds values of different kinds: int, str', frame.assign(odd=[1, "a"] * 20), "sales")
         self.refused('column "odd" is of type', frame.assign(odd=[{"a": 1}] * 40), "sales")
+        odd = frame.assign(odd=[{"a": 1}] * 40, mixed=[1, "a"] * 20)
+        enn.train(odd, "sales", exclude=["odd", "mixed"], **QUICK).predict(odd)
+        enn.train(odd, "sales", features=["price", "staff"], **QUICK).predict(odd)
 
     def test_an_index_is_no_column(self):
         error = self.refused('time: the table has no column "day"', shop(40).set_index("day"), "sales", time="day")
