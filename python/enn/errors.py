@@ -34,10 +34,21 @@ def printed_error(text: str, code: int, names: "dict[str, str]") -> EnnError:
     for pattern, name in names.items():
         text = re.sub(pattern, name, text)
     _, found, error = ("\n" + text).rpartition("\nerror: ")
-    if not found:
+    if not found and code < 0:
+        error = f"enn was ended by {signal_name(-code)}"
+    elif not found:
         error = text.strip().rpartition("\n")[2] or f"enn ended with code {code} and said nothing"
     message, _, hint = re.sub(r"\n\s+", "\n", error.strip()).partition("\nhint: ")
     return EnnError(message, hint or None, code)
+
+
+def signal_name(number: int) -> str:
+    import signal
+
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def printed_warnings(text: str) -> "list[str]":

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from . import tables, values
-from .errors import EnnError, warn
+from .errors import EnnError
 
 
 class Description:
@@ -75,8 +75,6 @@ class Answers:
         self.levels = None if levels is None else levels.reshape(rows, len(self.manifest["levels"]), -1)
         self.label = arrays.get("label")
         self.row_id = arrays["row_id"]
-        for reason, count in self.manifest.get("failed", {}).items():
-            warn(f"{count} of {rows} rows have no prediction: {reason}")
 
     def quantiles(self) -> "list[tuple[str, int]]":
         """Returns the levels beside the median, as in the names of columns, with their place."""

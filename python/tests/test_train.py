@@ -141,7 +141,7 @@ class Tables(TableTest):
         run = enn.train(self.frame, "sales", features=["price", "staff"], **QUICK)
         with self.assertWarnsRegex(RuntimeWarning, "1 of 3 rows have no prediction") as caught:
             answers = run.predict(frame)
-        self.assertEqual(caught.filename, __file__)
+        self.assertEqual((caught.filename, len(caught.warnings)), (__file__, 1))
         self.assertEqual(answers["sales"].isna().tolist(), [False, True, False])
 
     def test_a_run_tells_of_itself(self):
@@ -272,6 +272,16 @@ class Errors(TableTest):
         odd = frame.assign(odd=[{"a": 1}] * 40, mixed=[1, "a"] * 20)
         enn.train(odd, "sales", exclude=["odd", "mixed"], **QUICK).predict(odd)
         enn.train(odd, "sales", features=["price", "staff"], **QUICK).predict(odd)
+
+    def test_a_program_that_is_killed_or_says_nothing(self):
+        from unittest import mock
+
+        for line, wanted in (("kill -9 $$", "^enn was ended by SIGKILL$"), ("exit 7", "^enn ended with code 7 and said nothing$"), ("echo odd >&2; exit 1", "^odd$")):
+            program = self.folder / "fake-enn"
+            program.write_text(f"#!/bin/sh\n{line}\n")
+            program.chmod(0o755)
+            with mock.patch.dict(os.environ, {"ENN_EXECUTABLE": str(program)}):
+                self.refused(wanted, shop(40), "sales")
 
     def test_an_index_is_no_column(self):
         error = self.refused('time: the table has no column "day"', shop(40).set_index("day"), "sales", time="day")
