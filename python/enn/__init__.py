@@ -17,7 +17,8 @@ Importing this package imports neither torch nor NumPy.
 __version__ = "0.1.0"
 __all__ = ["EnnError", "Report", "Run", "load", "train"]
 
-_HOMES = {"EnnError": "errors", "Report": "runs", "Run": "runs", "load": "runs", "train": "training"}
+# Where each public name is; a module is its own home.
+_HOMES = {"elastic": None, "sklearn": None, "EnnError": "errors", "Report": "runs", "Run": "runs", "load": "runs", "train": "training"}
 
 
 def __getattr__(name: str):
@@ -25,10 +26,11 @@ def __getattr__(name: str):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    home = importlib.import_module(f"{__name__}.{_HOMES[name] or name}")
+    value = home if _HOMES[name] is None else getattr(home, name)
     globals()[name] = value
     return value
 
 
 def __dir__():
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})

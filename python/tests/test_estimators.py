@@ -57,8 +57,10 @@ class Estimators(TableTest):
                     pass
 
     def test_checks_of_scikit_learn(self):
-        from enn.sklearn import ENNClassifier, ENNRegressor
+        import enn
 
+        ENNClassifier = enn.sklearn.ENNClassifier
+        ENNRegressor = enn.sklearn.ENNRegressor
         epochs = 30 if os.environ.get("ENN_TEST_ALL_CHECKS") else 1
         for kind in (ENNRegressor, ENNClassifier):
             self.checks(kind(epochs=epochs, workers=1))
