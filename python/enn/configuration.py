@@ -99,10 +99,15 @@ class Columns:
                 raise EnnError("a forecast (horizon) needs the column of times", 'name it: time="…"')
             if len(self.targets) > 1:
                 raise EnnError(f"a forecast has one target, and {len(self.targets)} are named")
+            away = [name for name in ("weight", "group", "categories", "task") if getattr(self, name)]
+            if away:
+                raise EnnError(f"{away[0]} does not apply to a forecast", "leave it out, or leave out horizon")
         else:
             given = [name for name in ("series", "step", "history") if getattr(self, name) is not None]
             if given:
                 raise EnnError(f"{given[0]} belongs to a forecast", "give horizon, the number of steps to forecast, too")
+            if self.time is not None and self.group is not None:
+                raise EnnError("time and group are given, and each says how the table is split", "leave one of them out; a column of times is an input anyway")
         if self.task not in (None, "regression", "classification"):
             raise EnnError(f'task is {self.task!r}, expected "regression" or "classification"')
 

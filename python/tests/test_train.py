@@ -241,6 +241,8 @@ class Forecasts(TableTest):
         for settings, wanted in (
             ({"horizon": 24}, "needs the column of times"),
             ({"series": "site"}, "series belongs to a forecast"),
+            ({"time": "when", "group": "site"}, "time and group are given"),
+            ({"horizon": 24, "time": "when", "series": "site", "weight": "load"}, "weight does not apply to a forecast"),
             ({"horizon": 24, "time": "wen"}, 'no column "wen" .did you mean "when"'),
             ({"horizon": 24, "time": "when", "series": "site", "step": 7}, "step"),
         ):
