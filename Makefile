@@ -144,8 +144,10 @@ conformance: build-all venv ## Tests against PyTorch itself
 	ENN_NEEDS_NVRTC=1 LD_LIBRARY_PATH="$$compiler:$$LD_LIBRARY_PATH" $(CARGO) test --profile $(PROFILE) --workspace --test gpu cuda::compile::
 	$(ENN_PYTHON) tests/conformance/run.py
 
-test-python: venv ## Tests of the Python package `enn`, with workers on the CPU that are killed
-	@PYTHONPATH=python $(ENN_PYTHON) -m unittest discover -s python/tests
+test-python: build venv ## Tests of the Python package `enn`: workers on the CPU that are killed; tables and estimators
+	@tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" tables
+	PYTHONPATH=python $(ENN_PYTHON) -m unittest discover -s python/tests
+	cd python/tests && ENN_NEEDS_TABLES=1 PYTHONPATH=.. "$(TARGET)/venv-tables/bin/python" -m unittest test_import test_train test_estimators test_python_page
 
 releases: build-all venv ## Checkpoints, and `enn run` beside torchrun, in other releases of PyTorch; writes docs/torchrun-releases.md (5 GB in target/envs)
 	@$(WITH_TORCH)

@@ -1,0 +1,172 @@
+"""Runs: what a training leaves, and predictions with it."""
+
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from . import configuration, predictions, program, progress, tables
+from .errors import EnnError, entrance, printed_error
+
+
+class Run:
+    """A training: its directory, figures, report and predictions.
+
+    `path` is the directory, `name` its name, `stopped` whether Ctrl-C or a signal ended the training before its time: then the
+    run has the best weights until then.
+    """
+
+    def __init__(self, path: "str | os.PathLike"):
+        self.path = Path(path).absolute()
+        self.name = self.path.name
+        self._metrics = None
+
+    def __repr__(self) -> str:
+        try:
+            figures = [f"{name} {progress.error_of(part)}" for name, part in progress.by_part(self.metrics) if name != "train"]
+        except EnnError:
+            figures = []
+        return f"<enn.Run {self.name}: {', '.join([*figures, *(['stopped'] if self.stopped else [])]) or 'no figures'}>"
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the training was stopped before its end."""
+        return self._last("run_ended").get("code") in progress.STOPPED_CODES
+
+    @property
+    def epochs(self) -> int:
+        """The number of epochs that were trained."""
+        return self._last("epoch_ended").get("epoch", 0)
+
+    def _last(self, event: str) -> dict:
+        """Returns the last event of a kind in the journal, or an empty dictionary."""
+        found = b"{}"
+        sought = f'"event":"{event}"'.encode()
+        with open(self.path / "events.jsonl", "rb") as journal:
+            for line in journal:
+                if sought in line:
+                    found = line
+        return json.loads(found)
+
+    @property
+    @entrance
+    def metrics(self) -> dict:
+        """The errors of the best weights: `metrics["test"]["mae"]`, likewise for "val" and "train", and `metrics["baselines"]["ridge"]["mae"]`.
+
+        Keys are those of `enn metrics --json` (mae, rmse, r2, loss, accuracy, n, …) as far as they apply. A run that was stopped has "val" only.
+        """
+        if self._metrics is None:
+            code, text, error = program.output(["metrics", str(self.path), "--json"])
+            if code != 0:
+                raise printed_error(error, code, {})
+            told = json.loads(text)
+            baselines = {name: applicable(figures) for name, figures in (told.get("baselines") or {}).items()}
+            self._metrics = {name: applicable(figures) for name, figures in told["split"].items()} | {"baselines": baselines}
+        return self._metrics
+
+    @property
+    def report(self) -> "Report":
+        """The report of the training. A notebook draws it; `report.path` is the page."""
+        return Report(self)
+
+    @entrance
+    def resume(self, *, progress: bool = True, **settings) -> "Run":
+        """Goes on with a training that was stopped, or trains a finished one for more epochs: `run.resume(epochs=100)`.
+
+        settings: keys of the section [train]. The rows are those of the run, which keeps them. Returns this run. Raises `EnnError`.
+        """
+        changes = [word for key, value in settings.items() for word in ("--set", f"train.{key}={configuration.value_text(value)}")]
+        self._resume(["train", "--resume", str(self.path), "--staged", os.path.realpath(self.path / "staged"), *changes], progress)
+        return self
+
+    def _resume(self, arguments: "list[str]", is_shown: bool) -> None:
+        self._metrics = None
+        progress.run(arguments, is_shown, {})
+
+    @entrance
+    def predict(self, table, *, out=None, past: bool = False, allow_unseen: bool = False, progress: bool = False):
+        """Predicts each row of a table, or what follows after the end of its series.
+
+        table: a table of any kind that `enn.train` takes, or paths. The target may be absent, except in a forecast.
+        out: a path (NAME.parquet, .arrow, .csv): `enn` writes its own columns there, and the path is returned.
+        past: a forecast also has the windows of the past, so that they can be compared with what came.
+        allow_unseen: predict although most categories of a column are unknown to the model.
+
+        Returns a table of the same kind as the given one (for paths one of Arrow), with the same index:
+
+        - regression: a column for each target, of its type (float64 if that is no floating type), and `TARGET@LEVEL` for each quantile;
+        - classification: the column TARGET with the most probable class, and `TARGET=CLASS` with the probability of each class (float32);
+        - forecast: a row for each series and time after the last target, with the columns of series and time, the target, and quantiles.
+
+        For an array of NumPy it is an array of shape (rows,) or (rows, targets), or of classes. A row without a prediction has missing values, and a
+        `RuntimeWarning` tells the reason. Raises `EnnError`.
+        """
+        with tempfile.TemporaryDirectory(prefix="enn-") as directory:
+            return self._predict(table, directory, out, past, allow_unseen, progress)
+
+    def _predict(self, table, directory: str, out, past: bool, allow_unseen: bool, is_shown: bool):
+        description = predictions.Description(self.path)
+        frame = None
+        if tables.is_path(table):
+            files = tables.paths(table)
+            if description.is_forecast and out is None:
+                frame = tables.Frame(tables.plain(tables.load(files)), "arrow")
+        else:
+            frame = tables.read(table, description.is_wanted)
+        if frame is not None:
+            files = [os.path.join(directory, "table.arrow")]
+            tables.write(description.wanted(frame.table), files[0])
+        target = os.path.abspath(os.fspath(out)) if out is not None else os.path.join(directory, "predictions")
+        arguments = ["predict", str(self.path), *(word for file in files for word in ("--data", file)), "--out", target]
+        arguments += ["--allow-unseen"] if allow_unseen else []
+        arguments += ["--replace"] if out is not None else []
+        names = {re.escape(os.path.join(directory, "table.arrow")): "the table", "--allow-unseen": "allow_unseen=True"}
+        if progress.run(arguments, is_shown, names):
+            raise KeyboardInterrupt
+        if out is not None:
+            return Path(target)
+        answers = predictions.Answers(description, target)
+        if description.is_forecast:
+            last = configuration.last_time(frame.table, description.time, description.targets[0])
+            return frame.give(answers.forecast(None if past else last), has_rows=False)
+        frame = frame or tables.Frame(None, "arrow")
+        return frame.give(answers.rows(is_plain=frame.kind == "numpy"))
+
+
+def applicable(figures: dict) -> dict:
+    """Returns the figures that there are: a classification has no MAE."""
+    return {name: figure for name, figure in figures.items() if figure is not None}
+
+
+class Report:
+    """The report of a run: a page of HTML without links to other files, and a table of errors as text."""
+
+    def __init__(self, run: Run):
+        self.path = run.path / "report.html"
+
+    def __str__(self) -> str:
+        code, text, error = program.output(["metrics", str(self.path.parent)])
+        return (text or error.encode()).decode(errors="replace").rstrip()
+
+    __repr__ = __str__
+
+    @property
+    def html(self) -> str:
+        """The page as a text."""
+        return self.path.read_text(encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f'<iframe srcdoc="{escape(self.html)}" width="100%" height="700" style="border:1px solid #8884" sandbox="allow-scripts"></iframe>'
+
+
+@entrance
+def load(path) -> Run:
+    """Returns a run by its directory, or by its name in `ENN_RUNS` or ./runs. Raises `EnnError` if it is not there."""
+    places = [Path(path), Path(os.environ.get("ENN_RUNS") or "runs") / path]
+    for place in places:
+        if (place / "run.json").is_file():
+            return Run(place)
+    raise EnnError(f"{path} is no run: {' and '.join(str(place / 'run.json') for place in dict.fromkeys(places))} do not exist", "`enn ls` lists runs")

@@ -1,0 +1,270 @@
+"""Tables of pandas, polars, Arrow and NumPy, and how they become tables of Arrow and come back. Arrow's own memory is used where that is possible."""
+
+import os
+import sys
+from dataclasses import dataclass
+
+from .errors import EnnError
+
+# Texts that mean a missing cell to `enn`, where the configuration names no others.
+MISSING_WORDS = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None")
+NEEDS = "`pip install pyarrow numpy` installs what tables need"
+
+
+def arrow():
+    """Imports pyarrow. Raises `EnnError` where it is missing."""
+    try:
+        import pyarrow
+        import pyarrow.compute
+    except ImportError as error:
+        raise EnnError(f"tables go to enn as Arrow, and pyarrow cannot be imported: {error}", NEEDS) from None
+    return pyarrow
+
+
+def is_path(data) -> bool:
+    """Returns whether data is a path or a list of paths."""
+    if isinstance(data, (str, os.PathLike)):
+        return True
+    return isinstance(data, (list, tuple)) and len(data) > 0 and all(isinstance(part, (str, os.PathLike)) for part in data)
+
+
+def paths(data) -> "list[str]":
+    """Returns absolute paths of a path or a list of paths."""
+    return [os.path.abspath(os.fspath(part)) for part in ([data] if isinstance(data, (str, os.PathLike)) else data)]
+
+
+def of_library(data, library: str, *types: str) -> bool:
+    """Returns whether data is an object of a library, which is not imported for the question."""
+    module = sys.modules.get(library)
+    return module is not None and any(isinstance(data, getattr(module, name)) for name in types)
+
+
+@dataclass
+class Frame:
+    """A table that was given, as Arrow, and what is needed to give an answer in the same form."""
+
+    table: object
+    kind: str
+    index: object = None
+    # All columns that were given, those that are of no use as well.
+    names: "list[str] | None" = None
+
+    def give(self, table, has_rows: bool = True):
+        """Returns a table of Arrow in the form of the given one. With `has_rows` its rows are those of the given one, and have their index."""
+        if self.kind == "pandas":
+            frame = table.to_pandas(split_blocks=True)
+            if has_rows and self.index is not None:
+                frame.index = self.index
+            return frame
+        if self.kind == "polars":
+            import polars
+
+            return polars.from_arrow(table)
+        if self.kind == "numpy":
+            import numpy
+
+            columns = [column.to_numpy() for column in table.columns]
+            return columns[0] if len(columns) == 1 else numpy.column_stack(columns)
+        return table
+
+
+def read(data, is_wanted=None) -> Frame:
+    """Returns a table as Arrow. `is_wanted` says of the name of a column whether it may be of use.
+
+    Raises `EnnError` for what is no table, and for columns that Arrow cannot hold.
+    """
+    pyarrow = arrow()
+    if of_library(data, "pandas", "DataFrame", "Series"):
+        frame = data if hasattr(data, "columns") else data.to_frame("value" if data.name is None else data.name)
+        return Frame(plain(of_pandas(frame, is_wanted)), "pandas", frame.index, [str(name) for name in frame.columns])
+    if of_library(data, "polars", "LazyFrame"):
+        data = data.collect()
+    if of_library(data, "polars", "DataFrame"):
+        return Frame(plain(data.to_arrow()), "polars")
+    if of_library(data, "numpy", "ndarray"):
+        return Frame(plain(of_numpy(data)), "numpy")
+    if isinstance(data, pyarrow.RecordBatch):
+        return Frame(plain(pyarrow.Table.from_batches([data])), "arrow")
+    if isinstance(data, (pyarrow.Table, dict)) or hasattr(data, "__arrow_c_stream__"):
+        return Frame(plain(pyarrow.table(data)), "arrow")
+    raise EnnError(
+        f"the table is a {type(data).__name__}",
+        "give a DataFrame of pandas or polars, a table of Arrow, an array of NumPy, a dictionary of columns, or the path of a file",
+    )
+
+
+def of_pandas(frame, is_wanted):
+    pyarrow = arrow()
+    names = [str(name) for name in frame.columns]
+    refuse_repeated(names)
+    if names != list(frame.columns):
+        frame = frame.set_axis(names, axis=1)
+    if is_wanted is not None and not all(map(is_wanted, names)):
+        names = [name for name in names if is_wanted(name)]
+        frame = frame[names]
+    try:
+        return pyarrow.Table.from_pandas(frame, preserve_index=False)
+    except (pyarrow.ArrowException, TypeError, ValueError):
+        pass
+    fixed = {name: of_pandas_column(frame[name], name) for name in names}
+    return pyarrow.Table.from_pandas(frame.assign(**fixed), preserve_index=False)
+
+
+def of_pandas_column(column, name: str):
+    """Returns a column that Arrow can hold."""
+    pyarrow = arrow()
+    try:
+        pyarrow.array(column, from_pandas=True)
+        return column
+    except (pyarrow.ArrowException, TypeError, ValueError):
+        kinds = sorted({type(value).__name__ for value in column.dropna()})
+    raise EnnError(
+        f'column "{name}" holds values of different kinds: {", ".join(kinds)}', f'convert it, e.g. with frame["{name}"].astype(str), or leave it out'
+    )
+
+
+def of_numpy(array):
+    pyarrow = arrow()
+    if array.dtype.names:
+        return pyarrow.table({name: pyarrow.array(array[name]) for name in array.dtype.names})
+    if array.ndim not in (1, 2):
+        raise EnnError(f"the array has {array.ndim} dimensions", "give an array of shape (rows, columns)")
+    columns = array[:, None] if array.ndim == 1 else array
+    try:
+        return pyarrow.table({f"x{number}": pyarrow.array(columns[:, number], from_pandas=True) for number in range(columns.shape[1])})
+    except (pyarrow.ArrowException, TypeError) as error:
+        raise EnnError(f"the array of {array.dtype} cannot be a table: {error}") from None
+
+
+def refuse_repeated(names: "list[str]") -> None:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise EnnError(f"the table has several columns of one name: {', '.join(repeated)}", "rename them")
+
+
+def plain(table):
+    """Returns the table with columns of types that `enn` reads: durations become seconds, and extension types what they are stored as.
+
+    Columns of other types stay as they are. They are refused where they are used.
+    """
+    pyarrow = arrow()
+    refuse_repeated(table.column_names)
+    for number, field in enumerate(table.schema):
+        kind = field.type
+        column = table.column(number)
+        if isinstance(kind, pyarrow.BaseExtensionType):
+            column = of_extension(column)
+        elif pyarrow.types.is_duration(kind):
+            unit = {"s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}[kind.unit]
+            column = pyarrow.compute.divide(column.cast("int64").cast("float64", safe=False), unit)
+        else:
+            continue
+        table = table.set_column(number, field.name, column)
+    return table
+
+
+def of_extension(column):
+    """Converts a column of an extension type; a period of pandas becomes the time at which it begins."""
+    if str(column.type.extension_name) == "pandas.period":
+        import pandas
+
+        return arrow().chunked_array([arrow().array(pandas.Series(column.to_pandas()).dt.to_timestamp())])
+    return column.cast(column.type.storage_type)
+
+
+def kind_of(kind) -> "str | None":
+    """Returns how `enn` reads a type of Arrow: "number", "category", "time" or "labels"; `None` if it does not."""
+    types = arrow().types
+    if types.is_dictionary(kind):
+        return None if kind_of(kind.value_type) is None else "category"
+    if types.is_boolean(kind) or types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "category"
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return "time"
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal128(kind) or types.is_null(kind):
+        return "number"
+    if types.is_list(kind) or types.is_large_list(kind):
+        return None if kind_of(kind.value_type) in (None, "labels") else "labels"
+    return None
+
+
+def has_missing_words(table) -> bool:
+    """Returns whether a column of texts has a text that `enn` would read as a missing cell. In a table of Python it is a value, as for Namibia."""
+    pyarrow = arrow()
+    words = pyarrow.array(MISSING_WORDS)
+    for field in table.schema:
+        if kind_of(field.type) not in ("category", "labels") or pyarrow.types.is_boolean(field.type):
+            continue
+        column = table.column(field.name)
+        if kind_of(field.type) == "labels":
+            column = pyarrow.compute.list_flatten(column)
+        distinct = pyarrow.compute.unique(column)
+        if pyarrow.types.is_dictionary(distinct.type):
+            distinct = distinct.dictionary
+        if pyarrow.types.is_integer(distinct.type) or pyarrow.types.is_floating(distinct.type):
+            continue
+        if pyarrow.compute.any(pyarrow.compute.is_in(distinct.cast("string"), words)).as_py():
+            return True
+    return False
+
+
+def write(table, path: str) -> None:
+    """Writes a file of Arrow."""
+    pyarrow = arrow()
+    try:
+        with pyarrow.OSFile(path, "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+    except OSError as error:
+        raise EnnError(f"the table could not be written to {path}: {error}", "TMPDIR names another directory for such files") from None
+
+
+def schema_of_file(files: "list[str]"):
+    """Returns the columns of a file with the types by which their kinds are guessed. Of text the first megabytes count."""
+    pyarrow = arrow()
+    path = files[0]
+    ending = os.path.splitext(path)[1].lower()
+    try:
+        if ending == ".parquet":
+            import pyarrow.parquet
+
+            return pyarrow.parquet.read_schema(path)
+        if ending in (".arrow", ".feather"):
+            with pyarrow.memory_map(path) as source:
+                return pyarrow.ipc.open_file(source).schema
+        if ending in (".csv", ".tsv", ".txt"):
+            import pyarrow.csv
+
+            options = pyarrow.csv.ReadOptions(block_size=4 << 20)
+            parse = pyarrow.csv.ParseOptions(delimiter=delimiter_of(path), newlines_in_values=True, invalid_row_handler=lambda row: "skip")
+            with pyarrow.csv.open_csv(path, read_options=options, parse_options=parse) as reader:
+                return reader.schema
+    except (OSError, pyarrow.ArrowException) as error:
+        raise EnnError(f"{path} could not be read: {error}") from None
+    raise EnnError(f"the kinds of the columns of {path} are not known", "name them with features, read the file with pandas, or write a configuration")
+
+
+def delimiter_of(path: str) -> str:
+    """Returns the delimiter that the header of a text file has most often."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        header = file.readline(1 << 22)
+    return max(",;\t|", key=header.count)
+
+
+def load(files: "list[str]"):
+    """Returns the table in files of Arrow, Parquet or text."""
+    pyarrow = arrow()
+    import pyarrow.csv
+    import pyarrow.feather
+    import pyarrow.parquet
+
+    parts = []
+    for path in files:
+        ending = os.path.splitext(path)[1].lower()
+        schema_of_file([path])
+        if ending == ".parquet":
+            parts.append(pyarrow.parquet.read_table(path))
+        elif ending in (".arrow", ".feather"):
+            parts.append(pyarrow.feather.read_table(path))
+        else:
+            parts.append(pyarrow.csv.read_csv(path, parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter_of(path))))
+    return pyarrow.concat_tables(parts, promote_options="permissive")
