@@ -292,7 +292,15 @@ mod tests {
 
     fn limits(fewest: u32, most: u32, rooms: Vec<NodeRoom>) -> SeatLimits {
         let parts = BatchParts::default();
-        SeatLimits { fewest, most, rooms, blocked: BTreeSet::new(), left_out: BTreeSet::new(), spares_are_bound: false, parts }
+        SeatLimits {
+            fewest,
+            most,
+            rooms,
+            blocked: BTreeSet::new(),
+            left_out: BTreeSet::new(),
+            spares_are_bound: false,
+            parts,
+        }
     }
 
     /// One node.
