@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(note(&mut failures, ECC, None), [twice]);
         let mut failures = DeviceFailures::default();
         let shown = failure("1 uncorrectable ECC error", true);
-        assert_eq!(note(&mut failures, "Killed", Some("1 uncorrectable ECC error")), [shown.clone()]);
+        assert_eq!(note(&mut failures, "Killed", Some("1 uncorrectable ECC error")), std::slice::from_ref(&shown));
         let mut effects = Vec::new();
         let list = &mut EffectList::new(Duration::ZERO, &mut effects, true);
         failures.report(list);

@@ -71,7 +71,7 @@ impl World {
         let Some(process) = self.processes.get(&pid) else { return false };
         let Some(seat) = process.seat() else { return false };
         let place = (process.machine, seat.local_rank);
-        if !self.sick.devices.get(&place).is_some_and(|sick| sick.left > 0) || !self.random.one_in(FAILS_ONE_IN) {
+        if self.sick.devices.get(&place).is_none_or(|sick| sick.left == 0) || !self.random.one_in(FAILS_ONE_IN) {
             return false;
         }
         self.sick.devices.entry(place).and_modify(|sick| sick.left -= 1);
