@@ -269,9 +269,10 @@ impl RunDir {
         }
     }
 
-    /// Makes `staged` a link to the staged directory.
+    /// Makes `staged` a link to the staged directory, which may be given by that link itself.
     pub fn link_staged(&self, staged: &Path) -> Result<(), RunDirError> {
         let link = self.path.join("staged");
+        let staged = fs::canonicalize(staged).map_err(io_error("find", staged))?;
         match fs::remove_file(&link) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error("replace", &link)(error)),
             _ => {}
@@ -451,6 +452,22 @@ mod tests {
         assert!(is_living(&path), "the successor's lock is its own");
         drop(successor);
         assert!(!is_living(&path));
+    }
+
+    #[test]
+    fn a_run_whose_staged_data_is_given_by_its_own_link_keeps_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::create(dir.path(), "x", datetime!(2026-01-02 03:04:05 UTC)).unwrap();
+        let staged = dir.path().join("data");
+        fs::create_dir(&staged).unwrap();
+        let link = run.path().join("staged");
+        for given in [staged.join("../data"), link.clone(), link.join(".")] {
+            run.link_staged(&given).unwrap();
+            assert_eq!(fs::read_link(&link).unwrap(), staged.canonicalize().unwrap(), "{}", given.display());
+        }
+        let missing = run.link_staged(&dir.path().join("missing")).unwrap_err();
+        assert!(missing.to_string().starts_with("cannot find "), "{missing}");
+        assert!(link.exists(), "it is left as it was");
     }
 
     #[test]
