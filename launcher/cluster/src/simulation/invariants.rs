@@ -78,6 +78,8 @@ struct SeenWorker {
     /// It is connected, as far as the leader has heard.
     connected: bool,
     settled: bool,
+    /// Round that the leader had begun when it first heard of the worker.
+    met_in: Option<u64>,
 }
 
 /// A request that was accepted or refused, or will be.
@@ -92,6 +94,8 @@ struct SeenRequest {
 pub(super) struct LeaderView {
     /// Membership that it was told of last.
     epoch: Option<Epoch>,
+    /// The nodes agree again: an inventory of the last membership counts no more.
+    reopened: bool,
     inventoried: BTreeSet<NodeId>,
     workers: BTreeMap<WorkerId, SeenWorker>,
     last_worker: Option<WorkerId>,
@@ -230,7 +234,7 @@ impl Observer {
 
 /// Whether a process is of use: it lives, works, and is not about to end.
 fn is_useful(process: &Process) -> bool {
-    process.works() && !process.given_up && process.stage != Stage::Ending
+    process.works() && !process.is_given_up() && process.stage != Stage::Ending
 }
 
 impl World {
@@ -266,6 +270,7 @@ impl World {
 
     pub(super) fn lead_taken(&mut self, id: u64, snapshot: &RunSnapshot) {
         self.check_stop_kept(id, snapshot, "the snapshot of a new leader");
+        self.processes.values_mut().for_each(|process| process.ordered_away = false);
         self.snapshot_learned(id, snapshot);
     }
 
@@ -307,7 +312,12 @@ impl World {
         let epoch = self.view(id).epoch.unwrap_or(leader.epoch);
         match input {
             // The next membership may have formed already, when many inputs wait.
-            Input::MembershipFormed { epoch, .. } => self.view(id).epoch = Some(*epoch),
+            Input::MembershipFormed { epoch, .. } => {
+                let view = self.view(id);
+                view.epoch = Some(*epoch);
+                view.reopened = false;
+            }
+            Input::MembershipReopened => self.view(id).reopened = true,
             Input::Node { node, event } => self.event_observed(id, *node, event, epoch),
             Input::NodeLost { node, .. } => self.node_lost_for(id, *node),
             Input::MembershipOver(end) => {
@@ -335,13 +345,14 @@ impl World {
 
     fn event_observed(&mut self, id: u64, node: NodeId, event: &NodeEvent, epoch: Epoch) {
         match event {
-            NodeEvent::Inventory(inventory) if inventory.epoch == epoch => {
+            NodeEvent::Inventory(inventory) if inventory.epoch == epoch && !self.view(id).reopened => {
                 let view = self.view(id);
+                let met_in = view.round;
                 view.inventoried.insert(node);
                 for living in &inventory.living {
                     let slot = living.seat.map(|_| living.local_rank);
                     let has_device = living.stateful;
-                    let seen = SeenWorker { node, slot, has_device, connected: false, settled: false };
+                    let seen = SeenWorker { node, slot, has_device, connected: false, settled: false, met_in };
                     view.workers.entry(living.worker).or_insert(seen).connected = living.connected;
                 }
                 if let Some(snapshot) = &inventory.snapshot {
@@ -540,7 +551,7 @@ impl World {
             self.check_slot(id, node, slot, worker);
             self.check_spares(id, node, worker);
         }
-        let seen = SeenWorker { node, slot, has_device: false, connected: false, settled: false };
+        let seen = SeenWorker { node, slot, has_device: false, connected: false, settled: false, met_in: None };
         self.view(id).workers.insert(worker, seen);
     }
 
@@ -555,7 +566,7 @@ impl World {
         let is_spare = |other: &WorkerId| {
             let process = self.pid_of(node.0, *other).and_then(|pid| self.processes.get(&pid));
             let waits = |process: &Process| process.seat().is_none() && !process.has_device;
-            process.is_some_and(|process| process.works() && waits(process) && !process.given_up)
+            process.is_some_and(|process| process.works() && waits(process) && !process.is_given_up())
         };
         if let Some(spare) = others.into_iter().find(|other| self.are_scripts() && is_spare(other)) {
             self.violation("16", format!("n{id} starts worker {worker} on n{}, where spare {spare} stands by", node.0));
@@ -636,7 +647,7 @@ impl World {
         let seats: Vec<WorkerId> = self.view(id).seats.keys().copied().collect();
         let failed = |worker: &WorkerId| {
             let process = self.processes.values().find(|process| process.worker == *worker);
-            process.is_some_and(|process| process.ended_by == Some(EndedBy::Fault) && !process.given_up)
+            process.is_some_and(|process| process.ended_by == Some(EndedBy::Fault) && !process.is_given_up())
         };
         let failed = seats.iter().any(failed);
         let progress = self.observer.steps_in_round > 0;
@@ -752,9 +763,13 @@ impl World {
             now.saturating_sub(at) >= half.map_or(HALT_WAIT, |half| half.min(HALT_WAIT))
         });
         let grace_over = [view.stop_at, view.giving_up_at].into_iter().flatten().any(|at| now >= at + grace);
-        let given_up_before = view.workers.get(&process.worker).is_none_or(|seen| seen.settled);
+        let seen = view.workers.get(&process.worker);
+        let given_up_before = seen.is_none_or(|seen| seen.settled);
+        // Its node came back to a run that had begun anew without it.
+        let came_late = seen.zip(process.seat()).is_some_and(|(seen, seat)| seen.met_in > Some(seat.round));
         let excused = late
             || given_up_before
+            || came_late
             || hung
             || grace_over
             || node_ends
@@ -770,7 +785,7 @@ impl World {
         let known = view.inventoried.clone();
         let counts = |other: &&Process| is_useful(other) && known.contains(&NodeId(other.agent));
         let before = Self::held_by(self.processes.values().filter(counts));
-        self.processes.get_mut(&pid).into_iter().for_each(|process| process.given_up = true);
+        self.processes.get_mut(&pid).into_iter().for_each(|process| process.ordered_away = true);
         if excused || !useful {
             return;
         }

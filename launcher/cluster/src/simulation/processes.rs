@@ -121,6 +121,8 @@ pub(super) struct Process {
     pub(super) over_at: Option<Time>,
     /// Its agent was told to end it.
     pub(super) given_up: bool,
+    /// A leader has ordered its end. Another leader need not follow.
+    pub(super) ordered_away: bool,
     /// Its agent must have sent SIGKILL by then.
     pub(super) kill_by: Option<Time>,
     pub(super) stop: bool,
@@ -172,6 +174,11 @@ pub(super) enum ProcessStep {
 }
 
 impl Process {
+    /// Returns whether nobody counts on it any more.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.given_up || self.ordered_away
+    }
+
     pub(super) fn new(pid: Pid, worker: WorkerId, machine: Machine, agent: u64, now: Time) -> Self {
         Self {
             pid,
@@ -195,6 +202,7 @@ impl Process {
             over: None,
             over_at: None,
             given_up: false,
+            ordered_away: false,
             kill_by: None,
             stop: false,
             regroup: false,
