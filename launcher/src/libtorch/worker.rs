@@ -60,7 +60,7 @@ pub struct NoWorker {
 pub(super) struct Workers {
     /// Programs of one installation, sorted by name.
     pub(super) programs: Vec<WorkerProgram>,
-    tried: Vec<String>,
+    pub(super) tried: Vec<String>,
 }
 
 impl Workers {
