@@ -32,11 +32,22 @@ ENN_TRAIN = '''"""Programs `enn-worker` for the libtorch inside PyTorch, in the 
 __version__ = "{version}"
 '''
 
+ENN_RUN_PAGE = """\
+# enn-run
+
+- `enn run` starts scripts of PyTorch with torchrun's command line, keeps them alive and says why a process died; `enn-torchrun` is the same
+  program with torchrun's exit codes.
+- `enn train` trains a model on a table. It also needs the package enn-train.
+- `import enn` has both for Python: `enn.train`, and `enn.elastic`, with which a script goes on when one of its processes dies.
+
+This package does not install PyTorch: install the variant that you want. `enn doctor` says what a machine lacks.
+"""
+
 ENN_TRAIN_PAGE = """\
 # enn-train
 
 The workers of `enn train`: one program for each release of PyTorch that is served, for CPUs and for GPUs. The program `enn`, of the package
-[enn-run](https://pypi.org/project/enn-run), starts the one that fits the PyTorch that is installed.
+enn-run, starts the one that fits the PyTorch that is installed.
 
 This package does not install PyTorch, which has variants for GPUs and for CPUs: install the one you want. These are served:
 
@@ -100,7 +111,7 @@ def enn_run(folder, enn, strip):
     for extra, packages in project["optional-dependencies"].items():
         fields.append(("Provides-Extra", extra))
         fields += [("Requires-Dist", f'{package}; extra == "{extra}"') for package in packages]
-    place = info(folder, "enn-run", fields, (ROOT / "python/README.md").read_text())
+    place = info(folder, "enn-run", fields, ENN_RUN_PAGE)
     scripts = "".join(f"{name} = {function}\n" for name, function in project["scripts"].items())
     (place / "entry_points.txt").write_text(f"[console_scripts]\n{scripts}")
 
