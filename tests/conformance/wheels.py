@@ -1,7 +1,7 @@
 """Wheels of what was built, installed as a user would: nothing but pip, the wheels and a torch; no cargo, no make.
 
 First in an empty virtual environment, then in a Debian without cargo (target/root, made by packaging/root.sh), if that is there. The torch
-of this Python is linked into them, by a line in a .pth file.
+of this Python is linked into them.
 """
 
 import os
@@ -87,8 +87,9 @@ def environment(folder):
 
 
 def link_torch(env):
-    """Links the packages of this Python behind those of an environment."""
+    """Links the torch of this Python into an environment, and what torch needs behind the packages that are there."""
     packages = next((env / "lib").glob("python3*/site-packages"))
+    (packages / "torch").symlink_to(PACKAGES / "torch")
     (packages / "torch.pth").write_text(f"{PACKAGES}\n")
 
 
@@ -211,7 +212,10 @@ exec chroot "$root" env -i PATH=/usr/bin:/bin HOME=/tmp OMP_NUM_THREADS=1 bash -
 	python3 -m venv /tmp/env
 	. /tmp/env/bin/activate
 	pip install --quiet --disable-pip-version-check --no-index --find-links /tmp/wheels enn-train
-	echo /tmp/packages > /tmp/env/lib/python3.*/site-packages/torch.pth
+	cd /tmp/env/lib/python3.*/site-packages
+	ln -s /tmp/packages/torch torch
+	echo /tmp/packages > torch.pth
+	cd /tmp/work
 	echo "installed after $SECONDS s"
 	enn run --nproc-per-node 2 script.py
 	echo "a script ran after $SECONDS s"
