@@ -3,7 +3,7 @@
 use super::{CPU_LIBRARY, CUDA_LIBRARY, Release, Workers, worker::WorkerProgram};
 use std::path::{Path, PathBuf};
 
-/// A libtorch that fits.
+/// A libtorch that fits, with the program that is started for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Choice {
     /// Directory of its libraries.

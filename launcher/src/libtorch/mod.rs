@@ -59,7 +59,7 @@ pub struct Libtorch {
     pub lib: PathBuf,
     /// Place in which it was found, for people.
     pub from: String,
-    /// What is worth a line: a torch of another release was rejected, a Python is broken or hangs, GPUs are not used.
+    /// Sentence for people: a torch of another release was rejected, a Python is broken or hangs, GPUs are not used.
     pub note: Option<String>,
 }
 
@@ -181,7 +181,7 @@ impl LibtorchFinder {
 type PackageQuery<'a> = &'a dyn Fn(&Path) -> PythonPackages;
 
 /// The libtorch, and the program that is built for it.
-struct Pair {
+struct LibtorchAndWorker {
     libtorch: Libtorch,
     worker: Option<WorkerProgram>,
 }
@@ -201,12 +201,12 @@ fn pair<'a>(
     places: &SearchPaths,
     workers: &Workers,
     active: impl FnOnce() -> &'a PythonPackages,
-) -> Result<Pair, NotFound> {
+) -> Result<LibtorchAndWorker, NotFound> {
     let releases = workers.releases().join(" or ");
     let fit = |dir: &Path| choose(dir, workers, places.gpus);
     let made = |choice: Choice, from: String, note: Option<String>| {
         let note = note.or(choice.note);
-        Pair { libtorch: Libtorch { lib: choice.lib, from, note }, worker: choice.worker }
+        LibtorchAndWorker { libtorch: Libtorch { lib: choice.lib, from, note }, worker: choice.worker }
     };
     if let Some(dir) = &places.given {
         let choice = fit(dir).map_err(|why| NotFound::Given { why, releases })?;

@@ -20,7 +20,7 @@ def place(name):
 print(place('torch') + '\\t' + place('enn_train'))";
 const DIVIDER: char = '\t';
 
-/// What a Python says of its packages.
+/// Places of the packages of a Python, as it reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PythonPackages {
     pub(super) torch: TorchLookup,
