@@ -24,7 +24,7 @@ TORCH_LIB = $(shell $(PYTHON) worker/setup/libtorch.py --print-lib)
 PASSIVE = export OMP_WAIT_POLICY=passive
 WITH_TORCH = export LD_LIBRARY_PATH="$(TORCH_LIB)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" ENN_BIN_DIR="$(BIN)"
 
-.PHONY: help libtorch build build-all demo check test soak test-gpu test-python conformance releases programs aoti makers pins venv environments torchft recover-peers recover-bench bench bench-gpu measured cuda asan fuzz doctor lint deps clean-runs
+.PHONY: help libtorch build build-all demo check test soak test-gpu test-python conformance releases programs aoti makers pins venv environments torchft recover-peers recover-bench bench bench-gpu measured cuda wheels archive asan fuzz doctor lint deps clean-runs
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -131,6 +131,7 @@ venv: ## Python with PyTorch 2.11 in target/venv, for conformance and benches (4
 environments: venv ## All downloads of the conformance checks: target/venv, TensorFlow, coremltools, headers of onnxruntime, tests of PyTorch (7 GB)
 	@tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" tf
 	tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" coreml
+	tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" wheels
 	tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" headers --no-deps
 	$(ENN_PYTHON) tests/conformance/_pytorch_source.py
 
@@ -204,6 +205,35 @@ cuda: ## The CUDA worker, on any machine, also one without a GPU
 		--features enn-worker/cuda,enn-examples/cuda
 	echo "worker       $(TARGET)/cuda/release/enn-worker"
 	echo "on a machine with GPUs: ENN_WORKER=that file, LD_LIBRARY_PATH=torch/lib and nvidia/cu13/lib of its PyTorch 2.11"
+
+# Programs that need glibc 2.28 and nothing else: Zig links for an old system. The workers are C++ in part, and are linked by this system's
+# compiler; auditwheel says which systems they start on. WORKERS says which there are.
+WORKERS ?= 2.11-cpu 2.11-cu13
+ZIG_TARGET := x86_64-unknown-linux-gnu
+WHEELS := $(TARGET)/wheels
+worker-2.11-cpu := $(TARGET)/release/enn-worker
+worker-2.11-cu13 := $(TARGET)/cuda/release/enn-worker
+
+wheels: libtorch ## The wheels enn-run and enn-train, into target/wheels: what other machines install without Rust (docs/install.md)
+	@tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" wheels
+	PATH="$(TARGET)/venv-wheels/bin:$$PATH" $(CARGO) zigbuild --release --locked --target $(ZIG_TARGET).2.28 --target-dir $(TARGET)/zig \
+		-p enn-launcher --bin enn
+	for worker in $(WORKERS); do
+		case $$worker in
+			2.11-cpu) $(CARGO) build --release --locked -p enn-worker --bin enn-worker ;;
+			2.11-cu13)
+				$(PYTHON) worker/setup/libtorch.py --cuda
+				LIBTORCH="$(TARGET)/libtorch-cuda" $(CARGO) build --release --locked --target-dir $(TARGET)/cuda -p enn-worker \
+					--bin enn-worker --features enn-worker/cuda
+				;;
+			*) echo "error: WORKERS has $$worker, expected some of 2.11-cpu 2.11-cu13" >&2; exit 2 ;;
+		esac
+	done
+	$(TARGET)/venv-wheels/bin/python packaging/wheels.py --strip --enn-run-mb-max 20 --enn $(TARGET)/zig/$(ZIG_TARGET)/release/enn \
+		$(foreach worker,$(WORKERS),--worker $(worker)=$(worker-$(worker))) --out $(WHEELS)
+
+archive: wheels ## The wheels' programs as an archive with install.sh, into target/wheels: for machines without pip
+	@$(TARGET)/venv-wheels/bin/python packaging/archive.py --wheels $(WHEELS) --out $(WHEELS)
 
 asan: libtorch ## The C++ shim's tests under AddressSanitizer
 	@$(WITH_TORCH)

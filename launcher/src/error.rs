@@ -1,6 +1,11 @@
 //! The errors of all commands, and their exit codes.
 
-use crate::{chaos::ChaosError, libtorch::NotFound, tasks::TaskError, torchrun::RunError};
+use crate::{
+    chaos::ChaosError,
+    libtorch::{NoWorker, NotFound},
+    tasks::TaskError,
+    torchrun::RunError,
+};
 use enn_checkpoint::{convert::ConvertError, gather::GatherError, remote::RemoteError};
 use enn_cluster::{
     rendezvous::RendezvousError,
@@ -72,8 +77,8 @@ pub enum Error {
     Agent(#[from] AgentError),
     #[error(transparent)]
     Ask(#[from] AskError),
-    #[error("the program enn-worker was found neither beside enn nor by ENN_WORKER\nhint: `make build` builds both")]
-    NoWorker,
+    #[error(transparent)]
+    NoWorker(#[from] NoWorker),
     #[error(transparent)]
     NoLibtorch(#[from] NotFound),
     #[error(transparent)]
@@ -279,7 +284,7 @@ impl Error {
             | Self::Warm(_)
             | Self::Logs(_)
             | Self::Chaos(_)
-            | Self::NoWorker
+            | Self::NoWorker(_)
             | Self::NoEnn
             | Self::FoldRunner(_)
             | Self::NoLibtorch(_)

@@ -8,7 +8,7 @@ use crate::{
         findings::gpu_devices,
         variables::{OF_TORCHRUN, VARIABLES},
     },
-    libtorch::{LibtorchFinder, SearchPaths},
+    libtorch::{Installation, LibtorchFinder, SearchPaths, WorkerProgram, python_of_environment},
 };
 use enn_common::{
     config,
@@ -54,9 +54,7 @@ pub struct Facts {
     pub cores: usize,
     /// GPUs this process may use.
     pub gpus: usize,
-    pub worker: Option<PathBuf>,
-    pub cuda_worker: bool,
-    /// Finds libtorch, when it is first needed.
+    /// Finds libtorch and the enn-worker for it, when they are first needed.
     pub libtorch: LibtorchFinder,
     pub library_path: Option<OsString>,
     pub omp_threads: Option<u32>,
@@ -84,6 +82,8 @@ pub struct Facts {
     pub python_exec: Option<OsString>,
     /// `VIRTUAL_ENV`, then `CONDA_PREFIX`: environments of Python that are active.
     pub environments: [Option<PathBuf>; 2],
+    /// The Python of the virtual environment in which enn lies, where that has torch.
+    pub own_python: Option<PathBuf>,
     /// Value of the variable `TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE`.
     pub log_prefix: Option<String>,
     /// Value of the variable `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`.
@@ -159,12 +159,15 @@ impl Facts {
         self.variables.iter().any(|(set, _)| set == name)
     }
 
-    /// Returns the Python that `enn run` starts scripts with: PYTHON_EXEC, else python3 or python on PATH.
+    /// Returns the Python that `enn run` starts scripts with: PYTHON_EXEC, else that of the environment of enn where none is active, else
+    /// python3 or python on PATH.
     pub fn script_python(&self) -> Option<OsString> {
-        match &self.python_exec {
-            Some(given) => self.executable(given),
-            None => PYTHONS.into_iter().find_map(|name| self.executable(OsStr::new(name))),
+        if let Some(given) = &self.python_exec {
+            return self.executable(given);
         }
+        let [venv, _] = &self.environments;
+        let own = self.own_python.as_ref().filter(|_| venv.is_none()).map(|python| python.clone().into_os_string());
+        own.or_else(|| PYTHONS.into_iter().find_map(|name| self.executable(OsStr::new(name))))
     }
 
     /// Finds an executable file, on PATH when its name has no slash.
@@ -183,18 +186,21 @@ impl Facts {
     pub fn gather() -> Self {
         let text = |name: &str| variable(name).and_then(|value| value.into_string().ok());
         let exe = env::current_exe().ok();
-        let worker = variable("ENN_WORKER").map(PathBuf::from).or_else(|| {
-            let beside = exe.as_deref()?.parent()?.join("enn-worker");
-            beside.is_file().then_some(beside)
-        });
         let gpus = visible(text("CUDA_VISIBLE_DEVICES").as_deref(), gpu_devices(Path::new("/dev")));
-        let links_cuda = worker.as_deref().is_some_and(links_cuda);
         let path = variable("PATH");
         let python_exec = variable("PYTHON_EXEC");
         let cwd = env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
         let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].map(|name| variable(name).map(PathBuf::from));
-        let active = pythons(python_exec.as_deref(), &environments, path.as_deref(), &cwd).into_iter().next();
-        let libtorch = finder(active.unwrap_or_else(|| PathBuf::from("python3")), exe.as_deref(), links_cuda);
+        let own_python = exe.as_deref().and_then(python_of_environment);
+        let places = PythonPlaces {
+            given: python_exec.as_deref(),
+            environments: &environments,
+            own: own_python.as_deref(),
+            path: path.as_deref(),
+            cwd: &cwd,
+        };
+        let active = pythons(&places).into_iter().next();
+        let libtorch = finder(active.unwrap_or_else(|| PathBuf::from("python3")), exe.as_deref(), gpus > 0);
         let state_dir = home("XDG_STATE_HOME", ".local/state");
         Self {
             cwd,
@@ -202,9 +208,7 @@ impl Facts {
             host: nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default(),
             cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             gpus,
-            cuda_worker: gpus > 0 && links_cuda,
             libtorch,
-            worker,
             library_path: variable("LD_LIBRARY_PATH"),
             omp_waits: variable("OMP_WAIT_POLICY").or_else(|| variable("GOMP_SPINCOUNT")).is_some(),
             omp_threads: text(OMP_NUM_THREADS).and_then(|text| text.parse().ok()).filter(|threads| *threads > 0),
@@ -222,6 +226,7 @@ impl Facts {
             pet: env::vars_os().filter_map(|(name, value)| pet(name, value)).collect(),
             python_exec,
             environments,
+            own_python,
             log_prefix: text("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
             shutdown_timeout: text("TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
             nccl_async_error_handling: text("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
@@ -260,10 +265,16 @@ impl Facts {
         self.pythons().into_iter().next().unwrap_or_else(|| PathBuf::from("python3"))
     }
 
-    /// Returns the active Pythons in the order in which they are tried: that of VIRTUAL_ENV, python3 or python on PATH,
-    /// that of CONDA_PREFIX. Where PYTHON_EXEC names one, only that one.
+    /// Returns the active Pythons in the order in which they are tried: that of VIRTUAL_ENV, that of the environment in
+    /// which enn lies, python3 or python on PATH, that of CONDA_PREFIX. Where PYTHON_EXEC names one, only that one.
     pub fn pythons(&self) -> Vec<PathBuf> {
-        pythons(self.python_exec.as_deref(), &self.environments, self.path.as_deref(), &self.cwd)
+        pythons(&PythonPlaces {
+            given: self.python_exec.as_deref(),
+            environments: &self.environments,
+            own: self.own_python.as_deref(),
+            path: self.path.as_deref(),
+            cwd: &self.cwd,
+        })
     }
 
     /// Returns the warning for a number of workers that need more cores than this process has; `None` when they fit.
@@ -286,14 +297,17 @@ impl Facts {
 
     /// Returns the facts with which a configuration is resolved.
     pub fn for_config(&self) -> config::Facts {
-        config::Facts { cores: self.cores, gpus: self.gpus, cuda_worker: self.cuda_worker, cwd: self.cwd.clone() }
+        // Without a GPU the answer is not needed, and Python is not asked for it.
+        let cuda_worker = self.gpus > 0 && self.libtorch.uses_cuda();
+        config::Facts { cores: self.cores, gpus: self.gpus, cuda_worker, cwd: self.cwd.clone() }
     }
 }
 
 impl From<&Facts> for DoctorInputs {
     fn from(facts: &Facts) -> Self {
         Self {
-            worker: facts.worker.clone(),
+            worker: facts.libtorch.worker().map(Path::to_owned).map_err(ToString::to_string),
+            installation: facts.libtorch.installation().clone(),
             libtorch: facts.libtorch.find().cloned().map_err(ToString::to_string),
             library_path: facts.libtorch.find().ok().map(|found| found.path(facts.library_path.as_deref())),
             cores: facts.cores,
@@ -330,38 +344,47 @@ fn home(name: &str, below: &str) -> PathBuf {
     base.map_or_else(|| env::temp_dir().join(format!("enn-{}", nix::unistd::geteuid())), |base| base.join("enn"))
 }
 
-/// Makes the finder with the places in which libtorch is searched.
-fn finder(python: PathBuf, exe: Option<&Path>, cuda: bool) -> LibtorchFinder {
+/// Makes the finder with the places in which libtorch and enn-worker are searched.
+fn finder(python: PathBuf, exe: Option<&Path>, gpus: bool) -> LibtorchFinder {
+    let worker = variable("ENN_WORKER").map(PathBuf::from).or_else(|| {
+        let beside = exe?.parent()?.join("enn-worker");
+        beside.is_file().then_some(beside)
+    });
     LibtorchFinder::new(SearchPaths {
+        worker: worker.map(WorkerProgram::named),
+        gpus,
+        installation: Installation::of(exe, &python),
         given: variable("ENN_LIBTORCH").map(|given| absolute(&given)),
         python,
         built: variable("LIBTORCH").map(|built| absolute(&built)),
         exe: exe.map(|exe| exe.canonicalize().unwrap_or_else(|_| exe.to_owned())),
         library_path: variable("LD_LIBRARY_PATH"),
-        cuda,
     })
 }
 
-/// Returns the Python that `given` names, or else those of the virtual environment, of PATH and of Conda, in this
-/// order.
-fn pythons(
-    given: Option<&OsStr>,
-    environments: &[Option<PathBuf>; 2],
-    path: Option<&OsStr>,
-    cwd: &Path,
-) -> Vec<PathBuf> {
-    if let Some(given) = given {
+/// Places in which the user's Pythons are searched; see [`Facts::pythons`].
+struct PythonPlaces<'a> {
+    given: Option<&'a OsStr>,
+    environments: &'a [Option<PathBuf>; 2],
+    own: Option<&'a Path>,
+    path: Option<&'a OsStr>,
+    cwd: &'a Path,
+}
+
+fn pythons(places: &PythonPlaces<'_>) -> Vec<PathBuf> {
+    let path = places.path;
+    if let Some(given) = places.given {
         let on_path = given.to_str().filter(|name| !name.contains('/')).and_then(|name| program(name, path));
         return vec![on_path.unwrap_or_else(|| PathBuf::from(given))];
     }
     let of = |dir: &Option<PathBuf>| {
-        let dir = cwd.join(dir.as_ref()?);
+        let dir = places.cwd.join(dir.as_ref()?);
         ["bin/python3", "bin/python"].map(|name| dir.join(name)).into_iter().find(|path| path.is_file())
     };
     let on_path = PYTHONS.into_iter().find_map(|name| program(name, path));
     let mut found: Vec<PathBuf> = Vec::new();
-    let [venv, conda] = environments;
-    for python in [of(venv), on_path, of(conda)].into_iter().flatten() {
+    let [venv, conda] = places.environments;
+    for python in [of(venv), places.own.map(Path::to_owned), on_path, of(conda)].into_iter().flatten() {
         if !found.contains(&python) {
             found.push(python);
         }
@@ -406,11 +429,6 @@ fn visible(list: Option<&str>, devices: usize) -> usize {
     entries.take_while(valid).count()
 }
 
-/// Returns whether the program contains the name libtorch_cuda.so.
-fn links_cuda(program: &Path) -> bool {
-    fs::read(program).is_ok_and(|bytes| memchr::memmem::find(&bytes, b"libtorch_cuda.so").is_some())
-}
-
 /// Returns Slurm's variables. Values that are not text are left out.
 fn slurm(all: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<String, String> {
     let texts = all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
@@ -452,7 +470,13 @@ mod tests {
         let facts = Facts { environments, path: on_path, python_exec: None, ..Facts::gather() };
         assert_eq!(facts.pythons(), [venv.clone(), path.clone(), conda]);
         assert_eq!(facts.python(), venv);
-        let facts = Facts { environments: [Some("absent".into()), None], ..facts };
+        let own = python("own/bin/python3");
+        let facts = Facts { own_python: Some(own.clone()), ..facts };
+        assert_eq!(facts.pythons()[..2], [venv, own.clone()]);
+        let facts = Facts { environments: [None, None], ..facts };
+        assert_eq!(facts.pythons(), [own.clone(), path.clone()]);
+        assert_eq!(facts.script_python(), Some(own.into_os_string()), "no environment is active but that of enn");
+        let facts = Facts { environments: [Some("absent".into()), None], own_python: None, ..facts };
         assert_eq!(facts.pythons(), std::slice::from_ref(&path));
         let facts = Facts { python_exec: Some("/else/python".into()), ..facts };
         assert_eq!(facts.pythons(), [PathBuf::from("/else/python")], "what is named is the one");

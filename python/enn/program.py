@@ -35,7 +35,7 @@ def executable() -> str:
     places = ", ".join(str(path) for path in beside)
     raise EnnError(
         f"the program enn was not found: ENN_EXECUTABLE is not set, {places} do not exist, and no directory on PATH has it",
-        "install the package that contains it, or set ENN_EXECUTABLE to its path",
+        "install it: pip install enn-run, or set ENN_EXECUTABLE to its path",
     )
 
 

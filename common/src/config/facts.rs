@@ -9,7 +9,7 @@ pub struct Facts {
     pub cores: usize,
     /// GPUs this process may use.
     pub gpus: usize,
-    /// Whether `enn-worker` was built with CUDA.
+    /// Whether the `enn-worker` that is started is built for CUDA.
     pub cuda_worker: bool,
     /// Working directory: paths given as flags are relative to it.
     pub cwd: PathBuf,

@@ -251,7 +251,8 @@ fn fold_config(config: &RunConfig, facts: &Facts, jobs: usize) -> RunConfig {
 /// Finds the program `enn`: this executable, or the one next to the worker when this is another program.
 pub(super) fn program(facts: &Facts) -> Result<PathBuf, Error> {
     let own = std::env::current_exe().ok().filter(|path| path.file_name().is_some_and(|name| name == "enn"));
-    let beside = || facts.worker.as_ref().map(|worker| worker.with_file_name("enn")).filter(|path| path.is_file());
+    let beside =
+        || facts.libtorch.worker().ok().map(|worker| worker.with_file_name("enn")).filter(|path| path.is_file());
     own.or_else(beside).ok_or(Error::NoEnn)
 }
 

@@ -96,9 +96,8 @@ fn most(config: &RunConfig, facts: &Facts) -> u32 {
 
 /// Describes one of `world` workers that share the machine.
 pub(super) fn worker(config: &RunConfig, facts: &Facts, world: u32) -> Result<WorkerSpec, Error> {
-    let library_dir = Some(libtorch(facts)?);
     let device = if config.cluster.device == Device::Cuda { Device::Cuda } else { Device::Cpu };
-    Ok(WorkerSpec { device, library_dir, ..on_cpu(config, facts, world) })
+    Ok(WorkerSpec { device, ..with_libtorch(config, facts, world)? })
 }
 
 /// Describes the process of an exported model's runtime. Formats that libtorch runs need a worker, the others do not. The process runs on
@@ -112,8 +111,8 @@ pub(super) fn runtime_worker(
     let refused = |why| ExportError::Refused { what: "enn", path: packed.path.clone(), why };
     let device = device(packed.sidecar.notes.get(aoti::DEVICE).map(String::as_str), facts.gpus).map_err(refused)?;
     let needs = matches!(packed.target, Target::Pt2 | Target::Aoti);
-    let library_dir = needs.then(|| libtorch(facts)).transpose()?;
-    Ok(WorkerSpec { device, library_dir, ..on_cpu(config, facts, world) })
+    let spec = if needs { with_libtorch(config, facts, world)? } else { without_libtorch(config, facts, world) };
+    Ok(WorkerSpec { device, ..spec })
 }
 
 /// Returns the device of an artifact that names its device: an AOTInductor package.
@@ -129,27 +128,27 @@ fn device(said: Option<&str>, gpus: usize) -> Result<Device, String> {
     }
 }
 
-/// Returns the directory of the libraries that the worker loads. A torch that was skipped is reported once per process.
-fn libtorch(facts: &Facts) -> Result<PathBuf, Error> {
+/// Describes a worker on the CPU, with the libraries that it loads. A torch that was skipped is reported once per process.
+fn with_libtorch(config: &RunConfig, facts: &Facts, world: u32) -> Result<WorkerSpec, Error> {
     static REPORTED: Once = Once::new();
-    if facts.worker.is_none() {
-        return Err(Error::NoWorker);
-    }
+    let program = facts.libtorch.worker().map_err(Clone::clone)?.to_owned();
     let found = facts.libtorch.find().map_err(Clone::clone)?;
     if let Some(note) = &found.note {
         REPORTED.call_once(|| tracing::warn!("{note}; the libtorch in {} is used", found.lib.display()));
     }
-    Ok(found.lib.clone())
+    let library_path = found.behind(facts.library_path.as_deref());
+    let library_dir = Some(found.lib.clone());
+    Ok(WorkerSpec { program, library_dir, library_path, ..without_libtorch(config, facts, world) })
 }
 
-/// Describes a process on the CPU without libtorch; the worker program may be missing.
-fn on_cpu(config: &RunConfig, facts: &Facts, world: u32) -> WorkerSpec {
+/// Describes a process on the CPU that needs neither libtorch nor enn-worker.
+fn without_libtorch(config: &RunConfig, facts: &Facts, world: u32) -> WorkerSpec {
     WorkerSpec {
         library_path: facts.library_path.clone(),
         threads: threads(config, facts, world),
         sleeps: !facts.omp_waits,
         repeatable_products: config.train.deterministic,
-        ..WorkerSpec::new(facts.worker.clone().unwrap_or_default())
+        ..WorkerSpec::new(PathBuf::new())
     }
 }
 

@@ -296,7 +296,9 @@ fn by_engine(
     scratch: &Path,
 ) -> Result<Computed, Error> {
     let world = launch::world(&subject.config);
-    let Some(spec) = subject.engine_spec(world, facts, options, scratch)? else { return Err(Error::NoWorker) };
+    let Some(spec) = subject.engine_spec(world, facts, options, scratch)? else {
+        return Err(Error::Worker("workers that predict need the directory of a run".to_owned()));
+    };
     let max_restarts = subject.config.cluster.max_restarts;
     let (ended, restarts) = engine::compute(chunks, spec, world, max_restarts, options.handle_signals)?;
     Ok((ended, restarts, 1))

@@ -1,6 +1,6 @@
 //! Examines the machine without judging what it finds. Every step that can take time has a limit.
 
-use crate::libtorch::Libtorch;
+use crate::libtorch::{Installation, Libtorch};
 use enn_common::{fs::memory, probe::Probe, secrets};
 use enn_process::{
     OutputError, devices, output_within,
@@ -23,8 +23,9 @@ const PROBE_WAIT_MAX: Duration = Duration::from_secs(60);
 /// The facts that the launcher knows before doctor examines the machine, made from [`crate::facts::Facts`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DoctorInputs {
-    /// The enn-worker that would be started.
-    pub worker: Option<PathBuf>,
+    /// The enn-worker that would be started, or all places that were tried.
+    pub worker: Result<PathBuf, String>,
+    pub installation: Installation,
     /// The libtorch that workers would load, or all places that were tried.
     pub libtorch: Result<Libtorch, String>,
     /// `LD_LIBRARY_PATH` that workers would be given; `None` leaves it as it is.
@@ -105,7 +106,7 @@ pub fn collect(inputs: &DoctorInputs) -> Findings {
 }
 
 fn probe(inputs: &DoctorInputs) -> Result<Probe, ProbeFailure> {
-    let worker = inputs.worker.as_ref().ok_or(ProbeFailure::NoWorker)?;
+    let worker = inputs.worker.as_ref().map_err(|_| ProbeFailure::NoWorker)?;
     let mut command = secrets::command(worker);
     command.arg("--probe");
     if let Some(path) = &inputs.library_path {

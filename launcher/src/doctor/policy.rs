@@ -4,7 +4,7 @@ use super::{
     findings::{Findings, ProbeFailure},
     report::{Check, CheckState, Report},
 };
-use crate::libtorch::RELEASE as LIBTORCH;
+use crate::libtorch::Installation;
 use enn_common::probe::Probe;
 use enn_process::preload::Trial;
 
@@ -50,13 +50,20 @@ fn missing(name: &'static str, found: String, fix: impl Into<String>) -> Option<
 
 fn worker(findings: &Findings) -> Option<Check> {
     const NAME: &str = "enn-worker";
-    let path = findings.inputs.worker.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+    let path = match &findings.inputs.worker {
+        Ok(path) => path.display().to_string(),
+        Err(why) => {
+            let (found, fix) = why.split_once("\nhint: ").unwrap_or((why, "set ENN_WORKER to an enn-worker"));
+            return missing(NAME, found.to_owned(), fix);
+        }
+    };
+    let installation = &findings.inputs.installation;
     match &findings.probe {
         Ok(probe) => ok(NAME, format!("{} at {path}, {} build", probe.version, build(probe))),
-        Err(ProbeFailure::NoWorker) => {
-            missing(NAME, "not found beside enn".into(), "make build, or set ENN_WORKER to an enn-worker")
+        Err(ProbeFailure::NoWorker) => missing(NAME, "not found".into(), installation.get_worker()),
+        Err(ProbeFailure::Failed(line)) => {
+            missing(NAME, format!("{path} does not start: {line}"), fix_for_start(line, installation))
         }
-        Err(ProbeFailure::Failed(line)) => missing(NAME, format!("{path} does not start: {line}"), fix_for_start(line)),
         Err(ProbeFailure::TimedOut(limit)) => missing(
             NAME,
             format!("{path} said nothing for {} s", limit.as_secs()),
@@ -70,13 +77,11 @@ fn build(probe: &Probe) -> &'static str {
 }
 
 /// Returns how to fix a worker that does not start, from the dynamic linker's last line.
-fn fix_for_start(line: &str) -> String {
+fn fix_for_start(line: &str, installation: &Installation) -> String {
     if line.contains("libtorch") || line.contains("libc10") {
-        "make libtorch, or set ENN_LIBTORCH to the lib folder of a libtorch 2.11".into()
-    } else if line.contains("GLIBC") {
-        "build on this machine: make build".into()
+        installation.get_libtorch("of the release for which it is built, that")
     } else {
-        "make build".into()
+        installation.repair_worker(line.contains("GLIBC"))
     }
 }
 
@@ -85,7 +90,7 @@ fn libtorch(findings: &Findings) -> Option<Check> {
     let there = match &findings.inputs.libtorch {
         Ok(there) => there,
         Err(why) => {
-            let (found, fix) = why.split_once("\nhint: ").unwrap_or((why, "make libtorch"));
+            let (found, fix) = why.split_once("\nhint: ").unwrap_or((why, "set ENN_LIBTORCH to a libtorch"));
             return missing(NAME, found.to_owned(), fix);
         }
     };
@@ -95,9 +100,9 @@ fn libtorch(findings: &Findings) -> Option<Check> {
     };
     let capability = probe.cpu_capability.as_deref().unwrap_or("unknown");
     let found = format!("{} in {place}, {capability}, {} threads an operation", probe.libtorch, probe.threads);
-    if probe.libtorch != probe.libtorch_built || !probe.libtorch.starts_with(LIBTORCH) {
+    if probe.libtorch != probe.libtorch_built {
         let found = format!("{found}; enn-worker was built with {}", probe.libtorch_built);
-        return missing(NAME, found, format!("make libtorch build, or give it a libtorch {LIBTORCH} by ENN_LIBTORCH"));
+        return missing(NAME, found, findings.inputs.installation.get_libtorch(&probe.libtorch_built));
     }
     match &there.note {
         Some(line) => note(NAME, found, format!("{line}; nothing needs to be done")),
@@ -118,7 +123,7 @@ fn cuda(findings: &Findings) -> Option<Check> {
         (false, _, _) => note(
             NAME,
             format!("{devices} GPUs, but enn-worker is a CPU build"),
-            "make cuda, then ENN_WORKER=target/cuda/release/enn-worker",
+            findings.inputs.installation.get_cuda_worker(),
         ),
         (true, 0, 0) => note(NAME, format!("{version}, but no GPU here"), "run it on a machine with GPUs"),
         (true, _, 0) => note(

@@ -15,11 +15,11 @@ const fn variable(name: &'static str, reader: &'static str, effect: &'static str
 /// Variables read from the user's environment. Users do not set those that `enn` sets for its workers (ENN_BROKER,
 /// RANK, …).
 pub const VARIABLES: &[Variable] = &[
-    variable("ENN_WORKER", "enn", "the enn-worker to start, instead of the one beside enn"),
+    variable("ENN_WORKER", "enn", "the enn-worker to start, instead of the one beside enn or in the package enn_train"),
     variable(
         "ENN_LIBTORCH",
         "enn",
-        "the libtorch 2.11 that workers load, before all others; a folder without one is an error",
+        "the libtorch that workers load, before all others; a folder without one that fits is an error",
     ),
     variable(
         "ENN_LOG",
@@ -70,7 +70,7 @@ pub const VARIABLES: &[Variable] = &[
     variable(
         "VIRTUAL_ENV",
         "enn",
-        "active environment of Python, in which runtimes and tools of export are searched first",
+        "active environment of Python: workers load its torch, and runtimes and tools of export are searched in it first",
     ),
     variable(
         "CONDA_PREFIX",
@@ -80,7 +80,7 @@ pub const VARIABLES: &[Variable] = &[
     variable(
         "PYTHON_EXEC",
         "enn",
-        "the active Python, instead of python3 on PATH: it runs scripts and tools of export, and workers load its torch 2.11",
+        "the active Python, instead of python3 on PATH: it runs scripts and tools of export, and workers load its torch",
     ),
     variable(
         "ENN_WARM",

@@ -1,14 +1,20 @@
-//! The search for libtorch, shared by workers, `enn doctor` and the user's own programs that `enn run` starts.
+//! The search for libtorch and for the enn-worker that is built for it, shared by workers, `enn doctor` and the user's own programs that
+//! `enn run` starts.
 //!
 //! **Invariant:** the order is ENN_LIBTORCH (a wrong one is an error), the torch of the active Python, LIBTORCH or target/libtorch, then
 //! `LD_LIBRARY_PATH`. Rejected candidates are kept with the reason. Python is queried at most once, and only when libtorch is needed.
 
+mod choice;
 mod elf;
+mod installation;
 mod python;
 mod release;
+mod worker;
 
+use choice::{Choice, choose};
 pub(crate) use elf::needs_libtorch;
-use python::TorchLookup;
+pub use installation::{Installation, python_of_environment};
+use python::{PythonPackages, TorchLookup};
 use release::Release;
 use std::{
     env,
@@ -19,12 +25,16 @@ use std::{
     sync::{Arc, OnceLock},
     thread,
 };
+use worker::Workers;
+pub use worker::{NoWorker, WorkerProgram};
 
-/// Release of libtorch for which this release of ENN is built: its first two numbers.
+/// Release of libtorch for which `make build` builds: its first two numbers.
 pub(crate) const RELEASE: &str = "2.11";
 /// Library that every libtorch has, and the one that computes on GPUs.
 const CPU_LIBRARY: &str = "libtorch_cpu.so";
 const CUDA_LIBRARY: &str = "libtorch_cuda.so";
+/// Directory of CUDA's runtime beside the package torch.
+const CUDA_PACKAGE: &str = "nvidia/cu13/lib";
 
 /// Places to search, read from the environment once.
 #[derive(Debug, Clone, Default)]
@@ -36,8 +46,11 @@ pub struct SearchPaths {
     pub built: Option<PathBuf>,
     pub exe: Option<PathBuf>,
     pub library_path: Option<OsString>,
-    /// Whether the worker program needs the libraries for GPUs.
-    pub cuda: bool,
+    /// The enn-worker that `ENN_WORKER` names, or that is beside enn.
+    pub worker: Option<WorkerProgram>,
+    /// Whether this process may use a GPU.
+    pub gpus: bool,
+    pub installation: Installation,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +59,7 @@ pub struct Libtorch {
     pub lib: PathBuf,
     /// Place in which it was found, for people.
     pub from: String,
-    /// Rejected candidate that is worth a line: a torch of another release, a Python that is broken or hangs.
+    /// Sentence for people: a torch of another release was rejected, a Python is broken or hangs, GPUs are not used.
     pub note: Option<String>,
 }
 
@@ -54,11 +67,27 @@ impl Libtorch {
     /// Returns `LD_LIBRARY_PATH` with this directory before `rest`.
     pub fn path(&self, rest: Option<&OsStr>) -> OsString {
         let mut path = self.lib.clone().into_os_string();
-        if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
+        if let Some(rest) = self.behind(rest) {
             path.push(":");
             path.push(rest);
         }
         path
+    }
+
+    /// Returns what follows this directory on `LD_LIBRARY_PATH`: CUDA's runtime, which a torch from PyPI has in a package of its own, and
+    /// `rest`.
+    pub fn behind(&self, rest: Option<&OsStr>) -> Option<OsString> {
+        let rest = rest.filter(|rest| !rest.is_empty()).map(OsStr::to_owned);
+        let packages = self.lib.parent().and_then(Path::parent);
+        let Some(cuda) = packages.map(|packages| packages.join(CUDA_PACKAGE)).filter(|dir| dir.is_dir()) else {
+            return rest;
+        };
+        let mut path = cuda.into_os_string();
+        if let Some(rest) = rest {
+            path.push(":");
+            path.push(rest);
+        }
+        Some(path)
     }
 }
 
@@ -66,23 +95,27 @@ impl Libtorch {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotFound {
     #[error(
-        "ENN_LIBTORCH: {0}, expected a libtorch {RELEASE}\nhint: set it to the directory of a libtorch {RELEASE} or to its lib directory, \
-         or unset it: the torch of the active Python and target/libtorch are found without it"
+        "ENN_LIBTORCH: {why}, expected a libtorch {releases}\nhint: set it to the directory of a libtorch {releases} or to its lib \
+         directory, or unset it: the torch of the active Python is found without it"
     )]
-    Given(String),
-    #[error(
-        "no libtorch {RELEASE} was found: {}\nhint: `make libtorch` fetches it; else `python3 -m pip install torch=={RELEASE}.0`, or \
-         set ENN_LIBTORCH to a libtorch {RELEASE} you have",
-        .0.join("; ")
-    )]
-    Nowhere(Vec<String>),
+    Given { why: String, releases: String },
+    #[error("no libtorch {releases} was found: {}\nhint: {hint}", .tried.join("; "))]
+    Nowhere { tried: Vec<String>, releases: String, hint: String },
+}
+
+/// The result of a search.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Found {
+    libtorch: Result<Libtorch, NotFound>,
+    /// The enn-worker that is built for the libtorch. Where no libtorch was found, one that would be built for it.
+    worker: Result<WorkerProgram, NoWorker>,
 }
 
 /// A search that runs at most once, on the first request.
 #[derive(Clone, Default)]
 pub struct LibtorchFinder {
     places: SearchPaths,
-    found: Arc<OnceLock<Result<Libtorch, NotFound>>>,
+    found: Arc<OnceLock<Found>>,
 }
 
 impl fmt::Debug for LibtorchFinder {
@@ -107,49 +140,105 @@ impl LibtorchFinder {
         let _ = thread::Builder::new().name("libtorch".to_owned()).spawn(search);
     }
 
+    fn found(&self) -> &Found {
+        self.found.get_or_init(|| search(&self.places, &python::packages))
+    }
+
     /// Returns the libtorch.
     ///
     /// # Errors
     /// All rejected candidates, when none fits.
     pub fn find(&self) -> Result<&Libtorch, &NotFound> {
-        self.found.get_or_init(|| search(&self.places, &python::torch)).as_ref()
+        self.found().libtorch.as_ref()
+    }
+
+    /// Returns the program enn-worker, the one that is built for the libtorch where there are several.
+    ///
+    /// # Errors
+    /// All places that were searched, when there is none.
+    pub fn worker(&self) -> Result<&Path, &NoWorker> {
+        let worker = match &self.places.worker {
+            Some(named) => Ok(named),
+            None => self.found().worker.as_ref(),
+        };
+        worker.map(|worker| worker.path.as_path())
+    }
+
+    /// Returns whether the program enn-worker computes on GPUs.
+    pub fn uses_cuda(&self) -> bool {
+        let worker = match &self.places.worker {
+            Some(named) => Some(named),
+            None => self.found().worker.as_ref().ok(),
+        };
+        worker.is_some_and(|worker| worker.cuda.is_some())
+    }
+
+    pub fn installation(&self) -> &Installation {
+        &self.places.installation
     }
 }
 
-type TorchQuery<'a> = &'a dyn Fn(&Path) -> TorchLookup;
+type PackageQuery<'a> = &'a dyn Fn(&Path) -> PythonPackages;
 
-fn search(places: &SearchPaths, query: TorchQuery<'_>) -> Result<Libtorch, NotFound> {
-    let fit = |dir: &Path| fits(dir, places.cuda);
+/// The libtorch, and the program that is built for it.
+struct LibtorchAndWorker {
+    libtorch: Libtorch,
+    worker: Option<WorkerProgram>,
+}
+
+fn search(places: &SearchPaths, query: PackageQuery<'_>) -> Found {
+    let asked = OnceLock::new();
+    let active = || asked.get_or_init(|| query(&places.python));
+    let workers = Workers::find(places.worker.as_ref(), places.exe.as_deref(), active);
+    let missing = || workers.missing(&places.installation);
+    match pair(places, &workers, active) {
+        Ok(pair) => Found { libtorch: Ok(pair.libtorch), worker: pair.worker.ok_or_else(missing) },
+        Err(why) => Found { libtorch: Err(why), worker: workers.programs.first().cloned().ok_or_else(missing) },
+    }
+}
+
+fn pair<'a>(
+    places: &SearchPaths,
+    workers: &Workers,
+    active: impl FnOnce() -> &'a PythonPackages,
+) -> Result<LibtorchAndWorker, NotFound> {
+    let releases = workers.releases().join(" or ");
+    let fit = |dir: &Path| choose(dir, workers, places.gpus);
+    let made = |choice: Choice, from: String, note: Option<String>| {
+        let note = note.or(choice.note);
+        LibtorchAndWorker { libtorch: Libtorch { lib: choice.lib, from, note }, worker: choice.worker }
+    };
     if let Some(dir) = &places.given {
-        let lib = fit(dir).map_err(NotFound::Given)?;
-        return Ok(Libtorch { lib, from: "ENN_LIBTORCH".to_owned(), note: None });
+        let choice = fit(dir).map_err(|why| NotFound::Given { why, releases })?;
+        return Ok(made(choice, "ENN_LIBTORCH".to_owned(), None));
     }
     let mut tried = vec!["ENN_LIBTORCH is not set".to_owned()];
     let python = places.python.display();
-    let note = match query(&places.python) {
-        TorchLookup::Found(torch) => match fit(&torch) {
-            Ok(lib) => return Ok(Libtorch { lib, from: format!("the torch of {python}"), note: None }),
-            Err(why) => Some(format!("the torch of {python} is passed over: {why}, expected a libtorch {RELEASE}")),
+    let note = match &active().torch {
+        TorchLookup::Found(torch) => match fit(torch) {
+            Ok(choice) => return Ok(made(choice, format!("the torch of {python}"), None)),
+            Err(why) => Some(format!("the torch of {python} is passed over: {why}, expected a libtorch {releases}")),
         },
         TorchLookup::Absent(why) => {
-            tried.push(why);
+            tried.push(why.clone());
             None
         }
-        TorchLookup::Broken(why) => Some(why),
+        TorchLookup::Broken(why) => Some(why.clone()),
     };
     tried.extend(note.clone());
     for (dir, from) in places.built() {
         match fit(&dir) {
-            Ok(lib) => return Ok(Libtorch { lib, from, note }),
+            Ok(choice) => return Ok(made(choice, from, note)),
             // Few of the directories above the program can have a libtorch; a missing one is not worth a line.
             Err(why) if dir.exists() || from == "LIBTORCH" => tried.push(why),
             Err(_) => {}
         }
     }
-    if places.near().all(|dir| !dir.exists()) {
+    if places.installation == Installation::Checkout && places.near().all(|dir| !dir.exists()) {
         tried.push("no target/libtorch is near the program enn".to_owned());
     }
-    Err(NotFound::Nowhere(tried))
+    let hint = places.installation.get_libtorch(&releases);
+    Err(NotFound::Nowhere { tried, releases, hint })
 }
 
 impl SearchPaths {
@@ -171,30 +260,6 @@ impl SearchPaths {
 fn is_world_writable(dir: &Path) -> bool {
     const WRITTEN_BY_OTHERS: u32 = 0o002;
     fs::metadata(dir).is_ok_and(|found| found.permissions().mode() & WRITTEN_BY_OTHERS != 0)
-}
-
-/// Returns the library directory of a libtorch that workers can load, or the reason why it does not fit.
-fn fits(dir: &Path, cuda: bool) -> Result<PathBuf, String> {
-    let place = dir.display();
-    if !dir.exists() {
-        return Err(format!("{place} does not exist"));
-    }
-    let mut libraries = [dir.join("lib"), dir.to_path_buf()].into_iter();
-    let Some(lib) = libraries.find(|lib| lib.join(CPU_LIBRARY).exists()) else {
-        return Err(format!("{place} has no {CPU_LIBRARY}"));
-    };
-    match Release::of(&lib) {
-        Some(release) if !release.is(RELEASE) => return Err(format!("{place} is torch {release}")),
-        _ => {}
-    }
-    // LD_LIBRARY_PATH has no way to escape these characters.
-    if lib.as_os_str().as_encoded_bytes().iter().any(|byte| matches!(byte, b':' | b';')) {
-        return Err(format!("{place} has a colon or semicolon in its name, by which LD_LIBRARY_PATH is divided"));
-    }
-    if cuda && !lib.join(CUDA_LIBRARY).exists() {
-        return Err(format!("{place} has no {CUDA_LIBRARY}, which this enn-worker needs"));
-    }
-    Ok(lib)
 }
 
 #[cfg(test)]

@@ -190,7 +190,7 @@ fn devices_are_decided_by_the_machine() {
     assert_eq!(cpu.cluster.device, Device::Cpu);
     let unbuilt = Facts { cuda_worker: false, ..gpus };
     let errors = resolve(&parse("[cluster]\nnproc_per_node = \"gpu\"\n"), &unbuilt).unwrap_err();
-    assert!(errors[0].to_string().contains("make cuda"), "{}", errors[0]);
+    assert!(errors[0].to_string().contains("enn doctor"), "{}", errors[0]);
 }
 
 #[test]

@@ -223,7 +223,7 @@ fn device(s: &mut Section<'_>, wanted: Device, nproc: Nproc, facts: &Facts) -> D
     } else if facts.cuda_worker {
         None
     } else {
-        Some("enn-worker was built without it (`make cuda` builds it)")
+        Some("enn-worker is not built for it (`enn doctor` says how to get one that is)")
     };
     let key = if wanted == Device::Cuda { "device" } else { "nproc_per_node" };
     match (wanted, reason) {

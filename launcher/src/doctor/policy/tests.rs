@@ -11,7 +11,8 @@ use std::{path::PathBuf, time::Duration};
 fn good() -> Findings {
     Findings {
         inputs: DoctorInputs {
-            worker: Some("/opt/enn-worker".into()),
+            worker: Ok("/opt/enn-worker".into()),
+            installation: Installation::Checkout,
             libtorch: Ok(Libtorch { lib: "/opt/libtorch/lib".into(), from: "ENN_LIBTORCH".into(), note: None }),
             library_path: Some("/opt/libtorch/lib".into()),
             cores: 8,
@@ -66,9 +67,13 @@ fn a_good_machine_needs_no_fix() {
 
 #[test]
 fn a_missing_or_broken_worker_is_missing_and_says_how_to_get_one() {
-    let report = with(|f| (f.probe, f.inputs.worker) = (Err(ProbeFailure::NoWorker), None));
+    let report = with(|f| {
+        (f.probe, f.inputs.worker) =
+            (Err(ProbeFailure::NoWorker), Err("no enn-worker was found: a; b\nhint: `make build`".into()))
+    });
     assert_eq!(report.exit_code(), ExitCode::Machine);
-    assert!(fix(&report, "enn-worker").contains("make build"));
+    assert_eq!(item(&report, "enn-worker").found, "no enn-worker was found: a; b");
+    assert_eq!(fix(&report, "enn-worker"), "`make build`");
     let line = "error while loading shared libraries: libtorch_cpu.so: cannot open shared object file";
     let report = with(|f| f.probe = Err(ProbeFailure::Failed(line.into())));
     assert!(item(&report, "enn-worker").found.contains(line));
