@@ -13,6 +13,7 @@ pub mod raw;
 pub mod resolve;
 pub mod run;
 mod section;
+pub mod shape;
 pub mod train;
 pub mod weights;
 
