@@ -30,7 +30,7 @@ const HEADINGS: [(&str, &str); 4] = [
     ("Arrays", "data.arrays"),
     ("Training, validation, test", "data.split"),
 ];
-/// Descriptions of keys that pages explain in sentences, not in a row of a table.
+/// Descriptions of keys that pages explain in sentences, or in a row about something else as well.
 const SENTENCES: &[(&str, &str)] = &[
     ("cluster", "Workers, and what happens when they fail."),
     ("data", "The data, and how they become samples."),
@@ -76,7 +76,21 @@ const SENTENCES: &[(&str, &str)] = &[
     ("model.tasks.weight", "Share of the attention among the tasks of the same parent."),
     ("name", "Name of the runs."),
     ("seed", "Seed of everything that is random."),
+    ("model.d_model", "Width of a token; without any size the sizes follow from the number of training rows."),
+    ("model.heads", "Number of heads, which must divide the width."),
     ("train", "Optimizer, schedule, loss, checkpoints."),
+    ("train.batch", "Rows of one step over all workers; 0: by the number of training rows."),
+    ("train.degrees_of_freedom", "Degrees of freedom of Student's t distribution."),
+    ("train.epochs", "Passes over the training rows; 0: by their number."),
+    ("train.huber_delta", "Error, in standard deviations of the targets, from which on it counts linearly."),
+    ("train.levels", "Levels of the predicted quantiles, rising, with 0.5 among them."),
+    (
+        "train.loss",
+        "What is predicted and minimised: a number (huber, mse), quantiles, a distribution (gaussian, crps, student_t), or the probabilities of classes (cross_entropy).",
+    ),
+    ("train.lr", "Peak learning rate; without it, it follows from the number of training rows."),
+    ("train.step_memory_mb", "Memory that the activations of a step may take, in MB; 0: 90 % of what is free."),
+    ("train.strategy", "Which state of training each worker keeps."),
 ];
 
 /// Returns the schema as an indented JSON document.
@@ -138,9 +152,7 @@ impl SchemaKeys {
                 }
             }
         }
-        for (key, text) in SENTENCES {
-            descriptions.entry((*key).to_owned()).or_insert_with(|| (*text).to_owned());
-        }
+        descriptions.extend(SENTENCES.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())));
         let defaults = json!({
             "train": serde_json::to_value(TrainConfig::default()).unwrap_or_default(),
             "model": serde_json::to_value(ModelConfig::default()).unwrap_or_default(),
@@ -193,6 +205,9 @@ impl SchemaKeys {
             key.insert("description".into(), json!(text));
         }
         let pointer = format!("/{}", path.replace('.', "/"));
+        if self.required.contains(path) {
+            key.remove("default");
+        }
         let default = self.defaults.pointer(&pointer).filter(|value| value.is_string() && !key.contains_key("anyOf"));
         if let Some(default) = default {
             key.insert("default".into(), default.clone());
@@ -294,12 +309,15 @@ fn rows(page: &str, section: &str) -> Vec<(String, String)> {
                 .map_or_else(|| section.split('.').next().unwrap_or_default().to_owned(), |(_, own)| (*own).to_owned());
         }
         let Some(row) = line.strip_prefix('|') else { continue };
-        let cells: Vec<&str> = row.trim_end().trim_end_matches('|').split(" | ").map(str::trim).collect();
+        let cells: Vec<&str> =
+            row.trim_end().trim_end_matches('|').split(" | ").map(|cell| cell.trim_start_matches('|').trim()).collect();
         let (Some(first), Some(last)) = (cells.first(), cells.last()) else { continue };
         if cells.len() < 2 || last.is_empty() {
             continue;
         }
-        for key in first.split('`').skip(1).step_by(2) {
+        // The table of flags has the key of a flag in its second cell.
+        let named = if first.is_empty() || first.contains("--") { cells.get(1).unwrap_or(first) } else { first };
+        for key in named.split('`').skip(1).step_by(2) {
             let is_path = key.contains('.');
             found.push((if is_path { key.to_owned() } else { format!("{section}.{key}") }, plain(last)));
         }

@@ -241,6 +241,7 @@ fn range_section(s: &mut Section<'_>, item: &RawNode) -> Option<ColumnRange> {
     }
     let low = section.number("low", .., 0.0);
     let high = section.number("high", .., 0.0);
+    ["low", "high"].into_iter().for_each(|key| section.note_required(key));
     let before = s.errors.len();
     section.finish(&mut s.errors);
     let sound = s.errors.len() == before;

@@ -37,7 +37,10 @@ pub fn document(proposal: &Proposal, paths: &DocumentPaths<'_>) -> String {
         line(&mut text, &format!("#:schema {schema}"));
     }
     line(&mut text, &format!("# Made by `{}`: {}.", one_line(paths.command), size(proposal)));
-    line(&mut text, "# Guesses are beside their columns; lines behind a # have the values that hold without them.");
+    line(
+        &mut text,
+        "# Guesses are beside their columns. Lines behind a # are keys that are often set; all others: `enn schema`.",
+    );
     line(&mut text, &format!("name = {}", quoted(paths.name)));
     line(&mut text, "# seed = 0\n");
     line(&mut text, "[data]");
@@ -218,8 +221,11 @@ fn row_id(proposal: &Proposal) -> Option<&ColumnGuess> {
 
 fn remark(column: &RoledColumn) -> String {
     let kind = column.guess.kind.map_or("", GuessedKind::name);
-    let mut remark =
-        if kind == "number" { column.guess.found.clone() } else { format!("{kind}: {}", column.guess.found) };
+    let mut remark = if matches!(kind, "number" | "time") {
+        column.guess.found.clone()
+    } else {
+        format!("{kind}: {}", column.guess.found)
+    };
     if let Some(odd) = &column.remark {
         let _written = write!(remark, "; {odd}");
     }
@@ -258,7 +264,7 @@ fn kinds(proposal: &Proposal) -> String {
 fn size(proposal: &Proposal) -> String {
     let columns = proposal.columns.len();
     match proposal.is_whole {
-        true => format!("{} rows, {columns} columns", proposal.rows),
+        true => format!("{} row{}, {columns} columns", proposal.rows, if proposal.rows == 1 { "" } else { "s" }),
         false => format!(
             "about {} rows, {columns} columns, guessed from {} of the rows",
             rounded(proposal.rows_estimate),

@@ -133,6 +133,9 @@ impl ColumnGuess {
     fn describe(&self, column: &SampledColumn, facts: &ColumnFacts) -> String {
         match self.kind {
             Some(GuessedKind::Number) => {
+                if facts.distinct == 1 {
+                    return format!("always {}", short(facts.least));
+                }
                 let what = if facts.is_whole() { "whole numbers" } else { "numbers" };
                 let range = format!("{} to {}", short(facts.least), short(facts.most));
                 let different = facts.distinct - self.odd_words.len();
@@ -144,7 +147,7 @@ impl ColumnGuess {
                 let known = column.words.iter().zip(&facts.times).filter_map(|(word, time)| Some(((*time)?, word)));
                 let known: Vec<(i64, &String)> = known.collect();
                 match (known.iter().min(), known.iter().max()) {
-                    (Some((_, first)), Some((_, last))) => format!("times, {} to {}", brief(first), brief(last)),
+                    (Some((_, first)), Some((_, last))) => format!("times, {} to {}", minute(first), minute(last)),
                     _ => format!("times, {} to {} s since 1970", short(facts.least), short(facts.most)),
                 }
             }
@@ -276,6 +279,11 @@ pub(super) fn short(value: f64) -> String {
     }
     let rounded: f64 = format!("{value:.3e}").parse().unwrap_or(value);
     if (1e-4..1e7).contains(&rounded.abs()) { rounded.to_string() } else { format!("{rounded:e}") }
+}
+
+/// Returns a time without its seconds.
+fn minute(word: &str) -> String {
+    brief(&word.chars().take(LISTED_LETTERS_MAX).collect::<String>())
 }
 
 /// Returns a text in few letters, on one line.

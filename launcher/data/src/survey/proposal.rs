@@ -285,6 +285,8 @@ impl<'a> Proposer<'a> {
             (None, Some(_)) if guess.kind != Some(GuessedKind::Number) => {
                 ColumnRole::LeftOut("no number: the inputs of a forecast are the history of numbers".into())
             }
+            // A time says when a target was measured, and neighbouring times have similar targets.
+            (None, _) if guess.kind == Some(GuessedKind::Time) => ColumnRole::Input,
             (None, Some(_)) => ColumnRole::Input,
             (None, None) => match self.leak(at, task) {
                 Leak::Likely(why) => ColumnRole::LeftOut(why),

@@ -342,7 +342,7 @@ fn a_large_file_is_seen_in_parts_and_the_same_each_time() {
     let bench = Bench::new("t.csv", &text);
     let sample = bench.sample();
     assert!(!sample.is_whole && sample.rows <= 50_000, "{}", sample.rows);
-    assert!((350_000..450_000).contains(&sample.rows_estimate), "{}", sample.rows_estimate);
+    assert!((350_000..500_000).contains(&sample.rows_estimate), "{}", sample.rows_estimate);
     let guesses = sample.guesses();
     assert!(
         guesses[1].found.starts_with("4 different texts"),
