@@ -4,8 +4,9 @@
 use crate::facts::Facts;
 use enn_common::{
     config::{
+        key_list,
         model::ModelConfig,
-        shape::{self, KeyShape, Shape},
+        shape::{KeyShape, ValueShape},
         train::{ClusterConfig, TrainConfig},
     },
     fs::atomic,
@@ -127,7 +128,7 @@ pub(crate) fn document() -> Value {
 
 struct SchemaKeys {
     /// Shapes by key path.
-    shapes: BTreeMap<String, Vec<Shape>>,
+    shapes: BTreeMap<String, Vec<ValueShape>>,
     required: BTreeSet<String>,
     descriptions: BTreeMap<String, String>,
     /// Values that texts and names have where they are not set.
@@ -136,9 +137,9 @@ struct SchemaKeys {
 
 impl SchemaKeys {
     fn new() -> Self {
-        let mut shapes: BTreeMap<String, Vec<Shape>> = BTreeMap::new();
+        let mut shapes: BTreeMap<String, Vec<ValueShape>> = BTreeMap::new();
         let mut required = BTreeSet::new();
-        for KeyShape { path, shape, is_required } in shape::keys() {
+        for KeyShape { path, shape, is_required } in key_list::keys() {
             if is_required {
                 required.insert(path.clone());
             }
@@ -216,30 +217,30 @@ impl SchemaKeys {
     }
 
     /// Returns the schema of one form of a key; `None` for those that `own_form` has.
-    fn form(&self, path: &str, shape: &Shape) -> Option<Map<String, Value>> {
+    fn form(&self, path: &str, shape: &ValueShape) -> Option<Map<String, Value>> {
         let value = match shape {
-            Shape::Section => return Some(self.object(path)),
-            Shape::Other | Shape::Free => return None,
+            ValueShape::Section => return Some(self.object(path)),
+            ValueShape::Other | ValueShape::Free => return None,
             // The names of a list of names are those of its items.
-            Shape::Name(_) if path == "data.windows.calendar" => return None,
-            Shape::Integer { least, most, default } => {
+            ValueShape::Name(_) if path == "data.windows.calendar" => return None,
+            ValueShape::Integer { least, most, default } => {
                 let mut value = json!({ "type": "integer", "minimum": least, "maximum": most });
                 value["default"] = json!(default);
                 value
             }
-            Shape::Number { low, high, default } => number(*low, *high, *default),
-            Shape::Pair => json!({ "type": "array", "items": { "type": "number" }, "minItems": 2, "maxItems": 2 }),
-            Shape::Numbers => json!({ "type": "array", "items": { "type": "number" } }),
-            Shape::Integers => json!({ "type": "array", "items": { "type": "integer" } }),
-            Shape::Truth(default) => json!({ "type": "boolean", "default": default }),
-            Shape::Text => json!({ "type": "string" }),
-            Shape::Texts => {
+            ValueShape::Number { low, high, default } => number(*low, *high, *default),
+            ValueShape::Pair => json!({ "type": "array", "items": { "type": "number" }, "minItems": 2, "maxItems": 2 }),
+            ValueShape::Numbers => json!({ "type": "array", "items": { "type": "number" } }),
+            ValueShape::Integers => json!({ "type": "array", "items": { "type": "integer" } }),
+            ValueShape::Truth(default) => json!({ "type": "boolean", "default": default }),
+            ValueShape::Text => json!({ "type": "string" }),
+            ValueShape::Texts => {
                 return Some(Map::from_iter([(
                     "anyOf".to_owned(),
                     json!([{ "type": "string" }, { "type": "array", "items": { "type": "string" } }]),
                 )]));
             }
-            Shape::Name(names) => json!({ "enum": names }),
+            ValueShape::Name(names) => json!({ "enum": names }),
         };
         value.as_object().cloned()
     }
@@ -275,7 +276,7 @@ impl SchemaKeys {
     }
 
     fn names(&self, path: &str) -> Vec<String> {
-        let of = |shape: &Shape| if let Shape::Name(names) = shape { names.clone() } else { Vec::new() };
+        let of = |shape: &ValueShape| if let ValueShape::Name(names) = shape { names.clone() } else { Vec::new() };
         self.shapes.get(path).into_iter().flatten().flat_map(of).collect()
     }
 }

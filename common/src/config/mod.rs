@@ -5,6 +5,7 @@ pub mod effort;
 pub mod error;
 pub mod facts;
 pub mod forest;
+pub mod key_list;
 pub mod model;
 mod names;
 mod nearest;

@@ -5,7 +5,7 @@
 use super::{
     error::{ConfigError, ConfigErrorKind, Place, nearest},
     raw::{RawEntry, RawNode, RawValue},
-    shape::{KeyShape, Notes, Shape},
+    shape::{KeyShape, Notes, ValueShape},
 };
 use std::{
     fmt::Display,
@@ -47,7 +47,7 @@ impl<'a> Section<'a> {
     }
 
     /// Notes the shape of a key.
-    fn note(&self, name: &str, shape: impl FnOnce() -> Shape) {
+    fn note(&self, name: &str, shape: impl FnOnce() -> ValueShape) {
         if let Some(notes) = &self.notes {
             notes.borrow_mut().push(KeyShape { path: self.key(name), shape: shape(), is_required: false });
         }
@@ -103,7 +103,7 @@ impl<'a> Section<'a> {
     }
 
     pub(super) fn section(&mut self, name: &'static str) -> Option<Self> {
-        self.note(name, || Shape::Section);
+        self.note(name, || ValueShape::Section);
         let node = self.find(name)?;
         Some(Self { notes: self.notes.clone(), ..Self::of(self.key(name), node) })
     }
@@ -114,7 +114,7 @@ impl<'a> Section<'a> {
 
     /// All entries of a section whose keys are free; marks nothing as known.
     pub(super) fn free(&mut self, name: &'static str) -> &'a [RawEntry] {
-        self.note(name, || Shape::Free);
+        self.note(name, || ValueShape::Free);
         match self.find(name) {
             None => &[],
             Some(RawNode { value: RawValue::Table(entries), .. }) => entries,
@@ -133,7 +133,7 @@ impl<'a> Section<'a> {
         let whole = |value: T| value.to_string().parse().unwrap_or(i64::MAX);
         let least = whole(*range.start());
         let most = whole(*range.end());
-        self.note(name, || Shape::Integer { least, most, default: Some(whole(default)) });
+        self.note(name, || ValueShape::Integer { least, most, default: Some(whole(default)) });
         self.find(name).and_then(|node| self.integer_of(name, node, &range)).unwrap_or(default)
     }
 
@@ -156,7 +156,7 @@ impl<'a> Section<'a> {
 
     /// A finite number within `range`; whole numbers are numbers too.
     pub(super) fn number(&mut self, name: &'static str, range: impl RangeBounds<f64>, default: f64) -> f64 {
-        self.note(name, || Shape::number(&range, Some(default)));
+        self.note(name, || ValueShape::number(&range, Some(default)));
         self.find(name).and_then(|node| self.number_of(name, node, &range)).unwrap_or(default)
     }
 
@@ -180,7 +180,7 @@ impl<'a> Section<'a> {
 
     /// A pair of numbers, `[low, high]`.
     pub(super) fn pair(&mut self, name: &'static str, range: impl RangeBounds<f64>) -> Option<(f64, f64)> {
-        self.note(name, || Shape::Pair);
+        self.note(name, || ValueShape::Pair);
         let node = self.find(name)?;
         self.pair_of(name, node, &range)
     }
@@ -200,7 +200,7 @@ impl<'a> Section<'a> {
     }
 
     pub(super) fn truth(&mut self, name: &'static str, default: bool) -> bool {
-        self.note(name, || Shape::Truth(default));
+        self.note(name, || ValueShape::Truth(default));
         match self.find(name) {
             None => default,
             Some(RawNode { value: RawValue::Bool(truth), .. }) => *truth,
@@ -212,7 +212,7 @@ impl<'a> Section<'a> {
     }
 
     pub(super) fn text(&mut self, name: &'static str) -> Option<String> {
-        self.note(name, || Shape::Text);
+        self.note(name, || ValueShape::Text);
         let node = self.find(name)?;
         self.text_of(name, node)
     }
@@ -237,7 +237,7 @@ impl<'a> Section<'a> {
 
     /// A list of texts, or one text for a list of one.
     pub(super) fn texts(&mut self, name: &'static str) -> Option<Vec<String>> {
-        self.note(name, || Shape::Texts);
+        self.note(name, || ValueShape::Texts);
         let node = self.find(name)?;
         let items = match &node.value {
             RawValue::Text(text) => return Some(vec![text.clone()]),
@@ -276,7 +276,7 @@ impl<'a> Section<'a> {
 
     /// A list of whole numbers.
     pub(super) fn integers(&mut self, name: &'static str, range: RangeInclusive<usize>) -> Option<Vec<usize>> {
-        self.note(name, || Shape::Integers);
+        self.note(name, || ValueShape::Integers);
         let node = self.find(name)?;
         let RawValue::Array(items) = &node.value else {
             self.wrong(name, node, "a list of whole numbers");
@@ -287,7 +287,7 @@ impl<'a> Section<'a> {
 
     /// A list of numbers, each within `range`.
     pub(super) fn numbers(&mut self, name: &'static str, range: impl RangeBounds<f64>) -> Option<Vec<f64>> {
-        self.note(name, || Shape::Numbers);
+        self.note(name, || ValueShape::Numbers);
         let node = self.find(name)?;
         self.numbers_of(name, node, &range)
     }
@@ -307,20 +307,20 @@ impl<'a> Section<'a> {
         names: &[(&str, T)],
         old_names: &[(&str, T)],
     ) -> Option<T> {
-        self.note(name, || Shape::of_names(names));
+        self.note(name, || ValueShape::of_names(names));
         let node = self.find(name)?;
         let old = old_names.iter().find(|(old, _)| matches!(&node.value, RawValue::Text(text) if text == old));
         old.map(|(_, value)| *value).or_else(|| self.name_of(name, node, names))
     }
 
     pub(super) fn name<T: Copy>(&mut self, name: &'static str, names: &[(&str, T)]) -> Option<T> {
-        self.note(name, || Shape::of_names(names));
+        self.note(name, || ValueShape::of_names(names));
         let node = self.find(name)?;
         self.name_of(name, node, names)
     }
 
     pub(super) fn name_of<T: Copy>(&mut self, name: &str, node: &RawNode, names: &[(&str, T)]) -> Option<T> {
-        self.note(name, || Shape::of_names(names));
+        self.note(name, || ValueShape::of_names(names));
         let known = || names.iter().map(|(known, _)| (*known).to_owned()).collect::<Vec<_>>();
         let RawValue::Text(text) = &node.value else {
             self.wrong(name, node, format!("one of: {}", known().join(", ")));
@@ -337,7 +337,7 @@ impl<'a> Section<'a> {
 
     /// The node of a key with a shape of its own.
     pub(super) fn node(&mut self, name: &'static str) -> Option<&'a RawNode> {
-        self.note(name, || Shape::Other);
+        self.note(name, || ValueShape::Other);
         self.find(name)
     }
 

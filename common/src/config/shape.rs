@@ -1,11 +1,9 @@
 //! The shapes of all keys of a configuration, noted by the code that reads them: the JSON schema for editors is made of these, so that it
 //! cannot differ from what `resolve` accepts.
 
-use super::{facts::Facts, raw::RawConfig, resolve::resolve};
 use std::{
     cell::RefCell,
     ops::{Bound, RangeBounds},
-    path::Path,
     rc::Rc,
 };
 
@@ -14,13 +12,13 @@ use std::{
 pub struct KeyShape {
     /// Key path, e.g. "train.epochs". Keys of the items of a list have the path of the list before them.
     pub path: String,
-    pub shape: Shape,
+    pub shape: ValueShape,
     /// Whether a configuration without the key is refused where its section is there.
     pub is_required: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Shape {
+pub enum ValueShape {
     Section,
     /// A section whose keys are free: names of columns or operations.
     Free,
@@ -34,7 +32,6 @@ pub enum Shape {
         high: Bound<f64>,
         default: Option<f64>,
     },
-    /// Two numbers, or a list of them.
     Pair,
     Numbers,
     Integers,
@@ -48,7 +45,7 @@ pub enum Shape {
     Other,
 }
 
-impl Shape {
+impl ValueShape {
     pub(super) fn number(range: &impl RangeBounds<f64>, default: Option<f64>) -> Self {
         Self::Number { low: range.start_bound().cloned(), high: range.end_bound().cloned(), default }
     }
@@ -60,67 +57,3 @@ impl Shape {
 
 /// Keys noted so far. Sections of one configuration share it.
 pub(super) type Notes = Rc<RefCell<Vec<KeyShape>>>;
-
-/// Configurations that together have every section, list and form, so that all keys are read.
-const EVERYTHING: [&str; 3] = [
-    "[data]\nfiles = \"a.csv\"\nranges = [{}]\n[data.rows]\nfeatures = [{}]\n[data.split]\n[train]\npoisoned_rows_max = 1\n\
-     [model]\ntasks = [{}]\n[cluster]\nnproc_per_node = 1\n",
-    "[data]\nsources = [{}]\n[data.windows]\ncalendar = [\"hour\"]\n[cluster]\nnproc_per_node = \"auto\"\n",
-    "[data.arrays]\n",
-];
-
-/// Returns the shapes of all keys that a configuration may have, in the order in which they are read.
-#[must_use]
-pub fn keys() -> Vec<KeyShape> {
-    let facts = Facts { cores: 1, gpus: 0, cuda_worker: false, cwd: "/".into() };
-    let notes = Notes::default();
-    for text in EVERYTHING {
-        if let Ok(mut raw) = RawConfig::parse(text, Path::new("everything.toml")) {
-            raw.notes = Some(notes.clone());
-            // The values are examples, and some are refused; the keys are read nevertheless.
-            let _refused = resolve(&raw, &facts);
-        }
-    }
-    let mut keys: Vec<KeyShape> = Vec::new();
-    for key in notes.take() {
-        match keys.iter_mut().find(|known| known.path == key.path && known.shape == key.shape) {
-            Some(known) => known.is_required |= key.is_required,
-            None => keys.push(key),
-        }
-    }
-    keys
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_have_the_shapes_in_which_they_are_read() {
-        let keys = keys();
-        let of = |path: &str| keys.iter().filter(|key| key.path == path).map(|key| &key.shape).collect::<Vec<_>>();
-        assert_eq!(of("train.epochs"), [&Shape::Integer { least: 0, most: 10_000_000, default: Some(0) }]);
-        assert_eq!(
-            of("train.ema"),
-            [&Shape::Number { low: Bound::Included(0.0), high: Bound::Excluded(1.0), default: Some(0.98) }]
-        );
-        assert_eq!(of("train.deterministic"), [&Shape::Truth(false)]);
-        assert!(
-            of("train.loss").iter().any(|shape| matches!(shape, Shape::Name(names) if names.contains(&"huber".into())))
-        );
-        assert_eq!(of("data.rows.features.column"), [&Shape::Text]);
-        assert_eq!(of("cluster.nproc_per_node").len(), 3);
-        for path in [
-            "data.windows.steps",
-            "data.arrays.x",
-            "data.split.kind",
-            "data.sources.name",
-            "model.tasks.mode",
-            "data.ranges.low",
-        ] {
-            assert!(!of(path).is_empty(), "{path}");
-        }
-        let is_required = |path: &str| keys.iter().any(|key| key.path == path && key.is_required);
-        assert!(is_required("data.windows.entity") && is_required("data.rows.targets") && !is_required("train.lr"));
-    }
-}

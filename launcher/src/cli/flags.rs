@@ -10,7 +10,7 @@ use crate::{
 };
 use clap::Args;
 use enn_common::config::raw::RawValue;
-use enn_data::survey::{Task, Wishes};
+use enn_data::survey::{TargetTask, Wishes};
 use enn_ui::runs::Need;
 use enn_ui::{Mode, shell_word};
 use std::{
@@ -53,8 +53,8 @@ pub(super) struct TableColumns {
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     horizon: Option<u32>,
     /// What to predict: regression or classification [default: by the values of the target]
-    #[arg(long, value_name = "TASK", value_parser = names(&Task::NAMES, &[]), hide_possible_values = true)]
-    task: Option<Task>,
+    #[arg(long, value_name = "TASK", value_parser = names(&TargetTask::NAMES, &[]), hide_possible_values = true)]
+    task: Option<TargetTask>,
 }
 
 impl TableColumns {

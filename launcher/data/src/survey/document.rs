@@ -4,7 +4,7 @@ use super::{
     guess::{ColumnGuess, GuessedKind, brief},
     proposal::{ColumnRole, Proposal, ProposedWindows, RoledColumn},
     steps::step_text,
-    target::Task,
+    target::TargetTask,
 };
 use std::fmt::Write as _;
 
@@ -83,11 +83,11 @@ fn rows_text(text: &mut String, proposal: &Proposal) {
         &format!("{}: {}", found.join("; "), proposal.task.name()),
     );
     match proposal.task {
-        Task::Classification => line(text, "target_kind = \"category\""),
-        Task::Regression if proposal.targets.len() == 1 => {
+        TargetTask::Classification => line(text, "target_kind = \"category\""),
+        TargetTask::Regression if proposal.targets.len() == 1 => {
             remarked(text, "# target_kind = \"category\"", "if its values are classes")
         }
-        Task::Regression => {}
+        TargetTask::Regression => {}
     }
     if proposal.inputs().len() > LISTED_MAX {
         all_columns(text, proposal);
@@ -200,8 +200,8 @@ fn settings(text: &mut String, proposal: &Proposal) {
     line(text, "\n[train]");
     remarked(text, "# epochs = 0", "0: by the number of rows");
     match proposal.task {
-        Task::Classification => remarked(text, "# loss = \"cross_entropy\"", "probabilities of the classes"),
-        Task::Regression => {
+        TargetTask::Classification => remarked(text, "# loss = \"cross_entropy\"", "probabilities of the classes"),
+        TargetTask::Regression => {
             remarked(text, "# loss = \"huber\"", "or \"mse\"; \"quantile\" and \"student_t\" predict intervals, too")
         }
     }

@@ -24,4 +24,4 @@ pub use guess::{ColumnGuess, GuessedKind};
 pub use proposal::{ColumnRole, Proposal, RoledColumn, Wishes, propose};
 pub use sample::{TableFiles, TableSample, sample};
 pub use survey_error::SurveyError;
-pub use target::Task;
+pub use target::TargetTask;

@@ -8,7 +8,7 @@ use super::{
     signal::{WordColumn, signal},
     steps,
     survey_error::SurveyError,
-    target::{Task, task_of},
+    target::{TargetTask, task_of},
 };
 use crate::stage::source::block::NO_WORD;
 
@@ -32,7 +32,7 @@ pub struct Wishes {
     pub series: Option<String>,
     /// Steps to forecast.
     pub horizon: Option<usize>,
-    pub task: Option<Task>,
+    pub task: Option<TargetTask>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -80,7 +80,7 @@ pub struct Proposal {
     pub columns: Vec<RoledColumn>,
     pub targets: Vec<String>,
     /// Task of the targets; a forecast predicts numbers.
-    pub task: Task,
+    pub task: TargetTask,
     pub split: Option<ProposedSplit>,
     pub windows: Option<ProposedWindows>,
     /// Texts among numbers that are to mean "missing".
@@ -211,24 +211,24 @@ impl<'a> Proposer<'a> {
     }
 
     /// Returns the task of all targets: classes are those of a single one.
-    fn task(&self) -> Result<Task, SurveyError> {
-        let mut found = Task::Regression;
+    fn task(&self) -> Result<TargetTask, SurveyError> {
+        let mut found = TargetTask::Regression;
         for target in &self.targets {
-            let wanted = if self.targets.len() > 1 { Some(Task::Regression) } else { self.wishes.task };
+            let wanted = if self.targets.len() > 1 { Some(TargetTask::Regression) } else { self.wishes.task };
             found = task_of(&self.sample.columns[*target], &self.facts[*target], &self.guesses[*target], wanted)?;
         }
         Ok(found)
     }
 
-    fn forecast_task(&self) -> Result<Task, SurveyError> {
+    fn forecast_task(&self) -> Result<TargetTask, SurveyError> {
         if self.targets.len() > 1 {
             return Err(SurveyError::Forecast("a forecast has one target, and several are named", "name one --target"));
         }
-        if self.wishes.task == Some(Task::Classification) {
+        if self.wishes.task == Some(TargetTask::Classification) {
             return Err(SurveyError::Forecast("a forecast predicts numbers, not classes", "leave --task out"));
         }
         let target = self.targets[0];
-        task_of(&self.sample.columns[target], &self.facts[target], &self.guesses[target], Some(Task::Regression))
+        task_of(&self.sample.columns[target], &self.facts[target], &self.guesses[target], Some(TargetTask::Regression))
     }
 
     fn windows(&self) -> Result<ProposedWindows, SurveyError> {
@@ -273,7 +273,7 @@ impl<'a> Proposer<'a> {
         })
     }
 
-    fn column(&self, at: usize, task: Task, windows: Option<&ProposedWindows>) -> RoledColumn {
+    fn column(&self, at: usize, task: TargetTask, windows: Option<&ProposedWindows>) -> RoledColumn {
         let guess = self.guesses[at].clone();
         let mut remark = None;
         let role = match (&guess.doubt, windows) {
@@ -301,13 +301,13 @@ impl<'a> Proposer<'a> {
     }
 
     /// Says whether a column seems to be made of a target.
-    fn leak(&self, at: usize, task: Task) -> Leak {
+    fn leak(&self, at: usize, task: TargetTask) -> Leak {
         let name = &self.guesses[at].name;
         let mut possible = Leak::None;
         for target in &self.targets {
             let target_name = &self.guesses[*target].name;
             let is_named = names::contains_target(name, target_name);
-            let is_class = task == Task::Classification;
+            let is_class = task == TargetTask::Classification;
             let Some(signal) = signal(self.words(at), self.words(*target), is_class) else { continue };
             let share = percent(signal.explained);
             if signal.is_same {

@@ -62,12 +62,12 @@ pub struct TableSample {
     pub(super) head_rows: usize,
 }
 
-struct Collector {
+struct WordCollector {
     column: SampledColumn,
     index: HashMap<String, u32>,
 }
 
-impl Collector {
+impl WordCollector {
     fn push(&mut self, values: Option<&Values>, rows: usize) {
         let Some(words) = values.and_then(Values::words) else {
             return self.column.ids.extend(std::iter::repeat_n(NO_WORD, rows));
@@ -121,7 +121,7 @@ pub fn sample(table: &TableFiles<'_>) -> Result<TableSample, StageError> {
     Ok(found)
 }
 
-fn collectors(source: &dyn Source) -> Vec<Collector> {
+fn collectors(source: &dyn Source) -> Vec<WordCollector> {
     let header = source.header();
     let mut counts: HashMap<&str, usize> = HashMap::new();
     header.iter().for_each(|name| *counts.entry(name).or_default() += 1);
@@ -132,7 +132,7 @@ fn collectors(source: &dyn Source) -> Vec<Collector> {
         ids: Vec::new(),
         words: Vec::new(),
     };
-    header.iter().enumerate().map(column).map(|column| Collector { column, index: HashMap::new() }).collect()
+    header.iter().enumerate().map(column).map(|column| WordCollector { column, index: HashMap::new() }).collect()
 }
 
 struct FilePass<'a> {
@@ -143,7 +143,7 @@ struct FilePass<'a> {
 }
 
 impl FilePass<'_> {
-    fn read(&self, rows_max: u64, collectors: &mut [Collector], found: &mut TableSample) -> Result<(), StageError> {
+    fn read(&self, rows_max: u64, collectors: &mut [WordCollector], found: &mut TableSample) -> Result<(), StageError> {
         let request = self.request(collectors)?;
         let estimate = self.source.rows_estimate();
         found.rows_estimate += estimate;
@@ -172,7 +172,7 @@ impl FilePass<'_> {
         place: Option<u64>,
         rows_max: u64,
         request: &Arc<Request>,
-        collectors: &mut [Collector],
+        collectors: &mut [WordCollector],
         found: &mut TableSample,
     ) -> Result<bool, StageError> {
         let mut pieces = self.source.start(request.clone(), place)?;
@@ -194,7 +194,7 @@ impl FilePass<'_> {
     }
 
     /// Requests the words of all columns that the file has and that can be read.
-    fn request(&self, collectors: &[Collector]) -> Result<Arc<Request>, StageError> {
+    fn request(&self, collectors: &[WordCollector]) -> Result<Arc<Request>, StageError> {
         let header = self.source.header();
         let mut specs = Vec::new();
         let mut columns = Vec::new();
@@ -238,7 +238,7 @@ impl FilePass<'_> {
 }
 
 /// Appends the first rows of a block to all columns.
-fn push(collectors: &mut [Collector], request: &Request, block: &Block, rows: usize) {
+fn push(collectors: &mut [WordCollector], request: &Request, block: &Block, rows: usize) {
     let mut slots = request.specs.iter().zip(&block.columns).peekable();
     for collector in collectors {
         let own = slots.next_if(|(spec, _)| spec.column == collector.column.name);

@@ -42,7 +42,7 @@ pub(super) struct Signal {
 }
 
 /// Rows of one value, in the order of values.
-struct Group {
+struct ValueGroup {
     rows: Vec<usize>,
 }
 
@@ -60,16 +60,16 @@ pub(super) fn signal(column: WordColumn<'_>, target: WordColumn<'_>, is_class: b
     Some(Signal { explained: explained.clamp(0.0, 1.0), is_same })
 }
 
-fn groups(column: WordColumn<'_>, rows: &[usize]) -> Vec<Group> {
+fn groups(column: WordColumn<'_>, rows: &[usize]) -> Vec<ValueGroup> {
     let mut by_word: HashMap<u32, Vec<usize>> = HashMap::new();
     rows.iter().for_each(|row| by_word.entry(column.ids[*row]).or_default().push(*row));
     let mut groups: Vec<(f64, u32, Vec<usize>)> =
         by_word.into_iter().map(|(id, rows)| (column.value(id), id, rows)).collect();
     groups.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
-    groups.into_iter().map(|(_, _, rows)| Group { rows }).collect()
+    groups.into_iter().map(|(_, _, rows)| ValueGroup { rows }).collect()
 }
 
-fn variance_share(groups: &[Group], target: WordColumn<'_>, rows: &[usize]) -> f64 {
+fn variance_share(groups: &[ValueGroup], target: WordColumn<'_>, rows: &[usize]) -> f64 {
     let of = |row: usize| target.value(target.ids[row]);
     let mean_of = |rows: &[usize]| rows.iter().map(|row| of(*row)).sum::<f64>() / rows.len() as f64;
     let mean = mean_of(rows);
@@ -95,7 +95,7 @@ fn variance_share(groups: &[Group], target: WordColumn<'_>, rows: &[usize]) -> f
     if total > 0.0 { 1.0 - missed / total } else { 0.0 }
 }
 
-fn class_share(groups: &[Group], target: WordColumn<'_>, rows: &[usize]) -> f64 {
+fn class_share(groups: &[ValueGroup], target: WordColumn<'_>, rows: &[usize]) -> f64 {
     let count = |rows: &[usize]| {
         let mut counts: HashMap<u32, usize> = HashMap::new();
         rows.iter().for_each(|row| *counts.entry(target.ids[*row]).or_default() += 1);

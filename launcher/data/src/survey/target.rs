@@ -14,14 +14,14 @@ const CODED_CLASSES_MAX: usize = 10;
 const ROWS_PER_CLASS: usize = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Task {
+pub enum TargetTask {
     /// Predicts numbers.
     Regression,
     /// Predicts the probability of each class.
     Classification,
 }
 
-impl Task {
+impl TargetTask {
     pub const NAMES: [(&'static str, Self); 2] =
         [("regression", Self::Regression), ("classification", Self::Classification)];
 
@@ -39,21 +39,21 @@ pub(super) fn task_of(
     column: &SampledColumn,
     facts: &ColumnFacts,
     guess: &ColumnGuess,
-    wanted: Option<Task>,
-) -> Result<Task, SurveyError> {
+    wanted: Option<TargetTask>,
+) -> Result<TargetTask, SurveyError> {
     check(column, facts, guess)?;
     let is_text = guess.kind == Some(GuessedKind::Category);
     let task = match (is_text, wanted) {
-        (_, Some(Task::Classification)) => Task::Classification,
-        (true, Some(Task::Regression)) => {
+        (_, Some(TargetTask::Classification)) => TargetTask::Classification,
+        (true, Some(TargetTask::Regression)) => {
             let hint = "leave --task out, or predict a column of numbers".to_owned();
             let found = format!("{} cannot be predicted as numbers", guess.found);
             return Err(SurveyError::Target { name: column.name.clone(), found, hint });
         }
-        (false, Some(Task::Regression)) => Task::Regression,
-        (true, None) => Task::Classification,
-        (false, None) if are_classes(column, facts) => Task::Classification,
-        (false, None) => Task::Regression,
+        (false, Some(TargetTask::Regression)) => TargetTask::Regression,
+        (true, None) => TargetTask::Classification,
+        (false, None) if are_classes(column, facts) => TargetTask::Classification,
+        (false, None) => TargetTask::Regression,
     };
     Ok(task)
 }

@@ -122,7 +122,7 @@ fn identifiers_constants_and_empty_columns_are_left_out_with_their_reason() {
         .collect();
     let bench = Bench::new("t.csv", text.as_bytes());
     let proposal = bench.propose(&target("y")).unwrap();
-    assert_eq!(proposal.task, Task::Regression);
+    assert_eq!(proposal.task, TargetTask::Regression);
     for (name, why) in [
         ("", "identifier: numbers the rows"),
         ("customer_id", "identifier by its name, with 173 different values"),
@@ -175,7 +175,7 @@ fn a_copy_of_the_classes_is_a_leak_and_a_sorted_table_is_none() {
     });
     let bench = Bench::new("t.csv", &text);
     let proposal = bench.propose(&target("label")).unwrap();
-    assert_eq!(proposal.task, Task::Classification);
+    assert_eq!(proposal.task, TargetTask::Classification);
     assert!(reason(&proposal, "copy").starts_with("likely leak"));
     assert_eq!((role(&proposal, "a"), role(&proposal, "flat")), (ColumnRole::Input, ColumnRole::Input));
     let document = bench.text(&target("label"));
@@ -191,12 +191,12 @@ fn whole_numbers_are_classes_if_they_count_from_the_start() {
     let bench = Bench::new("t.csv", &text);
     let task = |name: &str| bench.propose(&target(name)).unwrap().task;
     assert_eq!(["two", "three", "rating", "count", "a"].map(task), {
-        use Task::{Classification as C, Regression as R};
+        use TargetTask::{Classification as C, Regression as R};
         [C, C, R, R, R]
     });
-    let forced = Wishes { task: Some(Task::Classification), ..target("rating") };
-    assert_eq!(bench.propose(&forced).unwrap().task, Task::Classification);
-    let forced = Wishes { task: Some(Task::Regression), ..target("two") };
+    let forced = Wishes { task: Some(TargetTask::Classification), ..target("rating") };
+    assert_eq!(bench.propose(&forced).unwrap().task, TargetTask::Classification);
+    let forced = Wishes { task: Some(TargetTask::Regression), ..target("two") };
     assert!(!bench.text(&forced).contains("\ntarget_kind"));
 }
 
@@ -303,7 +303,7 @@ fn forecasts_have_the_step_of_their_times() {
     for (changed, part) in [
         (Wishes { time: None, ..wishes.clone() }, "needs the column of times"),
         (Wishes { series: None, horizon: Some(3), ..wishes.clone() }, "--series names none"),
-        (Wishes { task: Some(Task::Classification), ..wishes.clone() }, "not classes"),
+        (Wishes { task: Some(TargetTask::Classification), ..wishes.clone() }, "not classes"),
         (Wishes { targets: vec!["sales".into(), "temp".into()], ..wishes.clone() }, "one target"),
         (Wishes { series: Some("time".into()), ..wishes }, "another role"),
     ] {
