@@ -24,6 +24,7 @@ use enn_data::{
     baselines::BaselineError,
     cv::{FoldRunnerError, FoldScoreError},
     stage::StageError,
+    survey::SurveyError,
 };
 use enn_process::{logs::LogReadError, preload::WarmError, run_dir::RunDirError};
 use enn_serve::ServeError;
@@ -48,6 +49,9 @@ pub enum Error {
     Export(#[from] enn_export::ExportError),
     #[error(transparent)]
     Stage(#[from] StageError),
+    /// A table to which no configuration can be proposed.
+    #[error(transparent)]
+    Survey(SurveyError),
     /// Weights of cells that are not those of the data's output grid.
     #[error(transparent)]
     Weights(#[from] WeightsError),
@@ -155,8 +159,18 @@ pub enum Usage {
     ArtifactName { name: String },
     #[error("give a configuration, or --resume RUN to go on with a run")]
     NothingToTrain,
-    #[error("{} is data, expected a configuration (TOML) that names it in data.files, as examples/weather/weather.toml does", path.display())]
+    #[error("{} is data, expected a configuration (TOML) that names it in data.files\n  hint: `enn new FILE --target COLUMN` writes one", path.display())]
     DataForConfig { path: PathBuf },
+    #[error("{}: --target names no column to predict; its columns:\n{columns}\n  hint: name one of them, --target COLUMN", path.display())]
+    NoTarget { path: PathBuf, columns: String },
+    #[error("{flag} names a column of a table, and {} is read as a configuration (TOML), which names its columns itself\n  hint: leave {flag} out, or give a table: .csv, .tsv, .parquet, .arrow, .xlsx, …", path.display())]
+    ColumnsOfConfig { flag: &'static str, path: PathBuf },
+    #[error("{flag} names a column of a table, and no table is given")]
+    ColumnsOfNothing { flag: &'static str },
+    #[error("{} exists already\n  hint: --force replaces it, --out FILE writes another file", path.display())]
+    ConfigExists { path: PathBuf },
+    #[error("{}: its name is not UTF-8, which a configuration needs\n  hint: rename the file", path.display())]
+    NotUnicode { path: PathBuf },
     #[error("--resume auto needs the configuration, whose name says which run is meant")]
     AutoWithoutConfig,
     #[error("found --folds {folds}, expected 2 to {units}, the rows or groups that there are")]
@@ -214,6 +228,15 @@ pub enum Usage {
     OnePipe,
 }
 
+impl From<SurveyError> for Error {
+    fn from(error: SurveyError) -> Self {
+        match error {
+            SurveyError::Stage(error) => Self::Stage(error),
+            error => Self::Survey(error),
+        }
+    }
+}
+
 fn files(data: &[PathBuf]) -> String {
     data.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" and ")
 }
@@ -229,6 +252,7 @@ impl Error {
         }
         match self {
             Self::Config(_)
+            | Self::Survey(_)
             | Self::Usage(_)
             | Self::Tasks(_)
             | Self::Weights(_)

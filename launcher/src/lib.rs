@@ -15,6 +15,7 @@ pub mod facts;
 pub mod libtorch;
 mod names;
 pub mod retention;
+mod schema;
 pub mod tasks;
 pub mod torchrun;
 

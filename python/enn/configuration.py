@@ -128,7 +128,10 @@ class Columns:
         return name if kind == "number" else {"column": name, "kind": kind}
 
     def kind(self, name: str) -> str:
-        """Returns the kind of a column. Raises `EnnError` for a type that `enn` does not read."""
+        """Returns the kind of a column. Raises `EnnError` for a type that `enn` does not read.
+
+        The rule for types is that of `enn new` (launcher/data/src/survey/guess.rs), which also guesses from the values of texts.
+        """
         kind = self.schema.field(name).type
         if tables.kind_of(kind) is None:
             raise EnnError(f'column "{name}" is of type {kind}', "convert it to numbers, texts or times, or leave it out with exclude")

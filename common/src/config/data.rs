@@ -194,7 +194,7 @@ impl Layout {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RowsLayout {
-    /// Input columns in order.
+    /// Input columns in order; empty as long as `features = "*"` awaits the columns of the table.
     pub features: Vec<Feature>,
     /// Target columns in order, row-major over `out_shape`.
     pub targets: Vec<String>,

@@ -60,6 +60,10 @@ pub enum ConfigErrorKind {
         "\"{0}\" is a target as well, so that a model would be told what it is to predict; leave it out of one of the two"
     )]
     TargetAsInput(String),
+    #[error("belongs to features = \"*\"; leave these columns out of the list instead")]
+    ExceptWithoutAll,
+    #[error("the table has no column \"{found}\"{}", nearest.as_ref().map_or_else(String::new, |name| format!(" (did you mean \"{name}\"?)")))]
+    UnknownColumn { found: String, nearest: Option<String> },
     #[error("d_model = {d_model} is not divisible by heads = {heads}")]
     Heads { d_model: usize, heads: usize },
     #[error("{0}")]

@@ -5,6 +5,7 @@ pub mod effort;
 pub mod error;
 pub mod facts;
 pub mod forest;
+pub mod key_list;
 pub mod model;
 mod names;
 mod nearest;
@@ -13,6 +14,7 @@ pub mod raw;
 pub mod resolve;
 pub mod run;
 mod section;
+pub mod shape;
 pub mod train;
 pub mod weights;
 

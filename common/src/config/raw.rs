@@ -3,7 +3,10 @@
 //! A tree instead of structs of `Option`s, so that every unknown key and every wrong type is reported, not the first one
 //! only. `resolve` gives it meaning.
 
-use super::error::{ConfigError, ConfigErrorKind, Place};
+use super::{
+    error::{ConfigError, ConfigErrorKind, Place},
+    shape::Notes,
+};
 use std::{ops::Range, path::Path, sync::Arc};
 use toml::{
     Spanned,
@@ -49,6 +52,8 @@ pub struct RawEntry {
 #[derive(Debug, Clone, PartialEq)]
 pub struct RawConfig {
     pub(super) root: RawNode,
+    /// Where `resolve` notes the keys that it reads, if somebody asked for their shapes.
+    pub(super) notes: Option<Notes>,
 }
 
 impl RawConfig {
@@ -67,12 +72,13 @@ impl RawConfig {
         let span = table.span();
         Ok(Self {
             root: RawNode { place: lines.place(span), value: from_table(table.get_ref(), &|span| lines.place(span)) },
+            notes: None,
         })
     }
 
     /// A configuration of flags only.
     pub fn empty(flag: &str) -> Self {
-        Self { root: RawNode { place: Place::Flag(flag.into()), value: RawValue::Table(Vec::new()) } }
+        Self { root: RawNode { place: Place::Flag(flag.into()), value: RawValue::Table(Vec::new()) }, notes: None }
     }
 
     /// Applies `--set section.key=value`. The value is read as TOML; what is not TOML is text, so quotes may be left out.
@@ -95,6 +101,33 @@ impl RawConfig {
     /// Sets the key path `key` (dots between sections) to `value`, on behalf of the flag `flag`.
     pub fn set_value(&mut self, key: &str, value: RawValue, flag: &str) {
         self.insert(key, value, &Place::Flag(flag.into()));
+    }
+
+    /// Returns the value of the key path `key`, if it is there.
+    pub fn get(&self, key: &str) -> Option<&RawNode> {
+        key.split('.').try_fold(&self.root, |node, part| match &node.value {
+            RawValue::Table(entries) => entries.iter().find(|entry| entry.key == part).map(|entry| &entry.node),
+            _ => None,
+        })
+    }
+
+    /// Removes the key path `key`; returns its value, if it was there.
+    pub fn take(&mut self, key: &str) -> Option<RawNode> {
+        let (sections, last) = key.rsplit_once('.').map_or((None, key), |(sections, last)| (Some(sections), last));
+        let section =
+            sections.into_iter().flat_map(|sections| sections.split('.')).try_fold(&mut self.root, |node, part| {
+                let RawValue::Table(entries) = &mut node.value else { return None };
+                entries.iter_mut().find(|entry| entry.key == part).map(|entry| &mut entry.node)
+            })?;
+        let RawValue::Table(entries) = &mut section.value else { return None };
+        let index = entries.iter().position(|entry| entry.key == last)?;
+        Some(entries.remove(index).node)
+    }
+
+    /// Sets the key path `key` to a value with a place of its own.
+    pub fn put(&mut self, key: &str, node: RawNode) {
+        let place = node.place.clone();
+        self.insert(key, node.value, &place);
     }
 
     fn insert(&mut self, key: &str, value: RawValue, place: &Place) {

@@ -5,6 +5,7 @@
 use super::{
     error::{ConfigError, ConfigErrorKind, Place, nearest},
     raw::{RawEntry, RawNode, RawValue},
+    shape::{KeyShape, Notes, ValueShape},
 };
 use std::{
     fmt::Display,
@@ -17,17 +18,19 @@ pub(super) struct Section<'a> {
     entries: &'a [RawEntry],
     known: Vec<&'static str>,
     pub(super) errors: Vec<ConfigError>,
+    /// Where the keys that are read are noted, if somebody asked for their shapes.
+    notes: Option<Notes>,
 }
 
 impl<'a> Section<'a> {
-    pub(super) fn root(node: &'a RawNode) -> Self {
-        Self::of(String::new(), node)
+    pub(super) fn root(node: &'a RawNode, notes: Option<Notes>) -> Self {
+        Self { notes, ..Self::of(String::new(), node) }
     }
 
     /// A section in which nothing is said: reading it gives the defaults.
     pub(super) fn empty() -> Self {
         let place = Place::Flag("".into());
-        Self { path: String::new(), place, entries: &[], known: Vec::new(), errors: Vec::new() }
+        Self { path: String::new(), place, entries: &[], known: Vec::new(), errors: Vec::new(), notes: None }
     }
 
     fn of(path: String, node: &'a RawNode) -> Self {
@@ -41,6 +44,20 @@ impl<'a> Section<'a> {
 
     fn key(&self, name: &str) -> String {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+
+    /// Notes the shape of a key.
+    fn note(&self, name: &str, shape: impl FnOnce() -> ValueShape) {
+        if let Some(notes) = &self.notes {
+            notes.borrow_mut().push(KeyShape { path: self.key(name), shape: shape(), is_required: false });
+        }
+    }
+
+    /// Notes that a key must be there.
+    pub(super) fn note_required(&self, name: &str) {
+        let Some(notes) = &self.notes else { return };
+        let path = self.key(name);
+        notes.borrow_mut().iter_mut().filter(|key| key.path == path).for_each(|key| key.is_required = true);
     }
 
     fn find(&mut self, name: &'static str) -> Option<&'a RawNode> {
@@ -86,16 +103,18 @@ impl<'a> Section<'a> {
     }
 
     pub(super) fn section(&mut self, name: &'static str) -> Option<Self> {
+        self.note(name, || ValueShape::Section);
         let node = self.find(name)?;
-        Some(Self::of(self.key(name), node))
+        Some(Self { notes: self.notes.clone(), ..Self::of(self.key(name), node) })
     }
 
     pub(super) fn item<'b>(&self, name: &'static str, node: &'b RawNode) -> Section<'b> {
-        Section::of(self.key(name), node)
+        Section { notes: self.notes.clone(), ..Section::of(self.key(name), node) }
     }
 
     /// All entries of a section whose keys are free; marks nothing as known.
     pub(super) fn free(&mut self, name: &'static str) -> &'a [RawEntry] {
+        self.note(name, || ValueShape::Free);
         match self.find(name) {
             None => &[],
             Some(RawNode { value: RawValue::Table(entries), .. }) => entries,
@@ -111,6 +130,10 @@ impl<'a> Section<'a> {
     where
         T: TryFrom<i64> + PartialOrd + Display + Copy,
     {
+        let whole = |value: T| value.to_string().parse().unwrap_or(i64::MAX);
+        let least = whole(*range.start());
+        let most = whole(*range.end());
+        self.note(name, || ValueShape::Integer { least, most, default: Some(whole(default)) });
         self.find(name).and_then(|node| self.integer_of(name, node, &range)).unwrap_or(default)
     }
 
@@ -133,6 +156,7 @@ impl<'a> Section<'a> {
 
     /// A finite number within `range`; whole numbers are numbers too.
     pub(super) fn number(&mut self, name: &'static str, range: impl RangeBounds<f64>, default: f64) -> f64 {
+        self.note(name, || ValueShape::number(&range, Some(default)));
         self.find(name).and_then(|node| self.number_of(name, node, &range)).unwrap_or(default)
     }
 
@@ -156,6 +180,7 @@ impl<'a> Section<'a> {
 
     /// A pair of numbers, `[low, high]`.
     pub(super) fn pair(&mut self, name: &'static str, range: impl RangeBounds<f64>) -> Option<(f64, f64)> {
+        self.note(name, || ValueShape::Pair);
         let node = self.find(name)?;
         self.pair_of(name, node, &range)
     }
@@ -175,6 +200,7 @@ impl<'a> Section<'a> {
     }
 
     pub(super) fn truth(&mut self, name: &'static str, default: bool) -> bool {
+        self.note(name, || ValueShape::Truth(default));
         match self.find(name) {
             None => default,
             Some(RawNode { value: RawValue::Bool(truth), .. }) => *truth,
@@ -186,6 +212,7 @@ impl<'a> Section<'a> {
     }
 
     pub(super) fn text(&mut self, name: &'static str) -> Option<String> {
+        self.note(name, || ValueShape::Text);
         let node = self.find(name)?;
         self.text_of(name, node)
     }
@@ -203,11 +230,14 @@ impl<'a> Section<'a> {
         if !self.has(name) {
             self.error_at(name, ConfigErrorKind::Missing(expected));
         }
-        self.text(name).unwrap_or_default()
+        let text = self.text(name).unwrap_or_default();
+        self.note_required(name);
+        text
     }
 
     /// A list of texts, or one text for a list of one.
     pub(super) fn texts(&mut self, name: &'static str) -> Option<Vec<String>> {
+        self.note(name, || ValueShape::Texts);
         let node = self.find(name)?;
         let items = match &node.value {
             RawValue::Text(text) => return Some(vec![text.clone()]),
@@ -226,6 +256,7 @@ impl<'a> Section<'a> {
             self.error_at(name, ConfigErrorKind::Missing("a list of column names"));
         }
         let columns = self.texts(name).unwrap_or_default();
+        self.note_required(name);
         if columns.is_empty() && self.has(name) {
             self.error_at(name, ConfigErrorKind::Empty("column name"));
         }
@@ -245,6 +276,7 @@ impl<'a> Section<'a> {
 
     /// A list of whole numbers.
     pub(super) fn integers(&mut self, name: &'static str, range: RangeInclusive<usize>) -> Option<Vec<usize>> {
+        self.note(name, || ValueShape::Integers);
         let node = self.find(name)?;
         let RawValue::Array(items) = &node.value else {
             self.wrong(name, node, "a list of whole numbers");
@@ -255,6 +287,7 @@ impl<'a> Section<'a> {
 
     /// A list of numbers, each within `range`.
     pub(super) fn numbers(&mut self, name: &'static str, range: impl RangeBounds<f64>) -> Option<Vec<f64>> {
+        self.note(name, || ValueShape::Numbers);
         let node = self.find(name)?;
         self.numbers_of(name, node, &range)
     }
@@ -274,17 +307,20 @@ impl<'a> Section<'a> {
         names: &[(&str, T)],
         old_names: &[(&str, T)],
     ) -> Option<T> {
+        self.note(name, || ValueShape::of_names(names));
         let node = self.find(name)?;
         let old = old_names.iter().find(|(old, _)| matches!(&node.value, RawValue::Text(text) if text == old));
         old.map(|(_, value)| *value).or_else(|| self.name_of(name, node, names))
     }
 
     pub(super) fn name<T: Copy>(&mut self, name: &'static str, names: &[(&str, T)]) -> Option<T> {
+        self.note(name, || ValueShape::of_names(names));
         let node = self.find(name)?;
         self.name_of(name, node, names)
     }
 
     pub(super) fn name_of<T: Copy>(&mut self, name: &str, node: &RawNode, names: &[(&str, T)]) -> Option<T> {
+        self.note(name, || ValueShape::of_names(names));
         let known = || names.iter().map(|(known, _)| (*known).to_owned()).collect::<Vec<_>>();
         let RawValue::Text(text) = &node.value else {
             self.wrong(name, node, format!("one of: {}", known().join(", ")));
@@ -301,6 +337,7 @@ impl<'a> Section<'a> {
 
     /// The node of a key with a shape of its own.
     pub(super) fn node(&mut self, name: &'static str) -> Option<&'a RawNode> {
+        self.note(name, || ValueShape::Other);
         self.find(name)
     }
 

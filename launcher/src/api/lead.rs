@@ -20,6 +20,7 @@ use enn_common::{
     config::RunConfig,
     event::EventKind,
     exit::ExitCode,
+    fs::atomic,
     staged::StagedMeta,
 };
 use enn_data::baselines::{self, Baselines, Effort};
@@ -36,6 +37,9 @@ use std::{
 
 /// Maximum wait for an unreachable leader to end and to release the lock of the run directory.
 const LEADER_ENDS_MAX: Duration = Duration::from_secs(15);
+
+/// The configuration that was made for a table, in the directory of a run.
+const CONFIG_TOML: &str = "config.toml";
 
 /// The lead of a run over several nodes.
 pub(super) struct Lead {
@@ -121,6 +125,9 @@ pub(super) fn lead(
     run.withdraw_manifest()?;
     let config_before = run.config_text();
     run.write_config(config)?;
+    if let Some(text) = &options.config_text {
+        atomic::write(&run.path().join(CONFIG_TOML), text.as_bytes())?;
+    }
     mirror::begin(config, &run)?;
     let announcer = Announcer::of_run(&run, options.mode, metrics)?;
     announcer.begin(&run, "train", launch::world(config), facts);

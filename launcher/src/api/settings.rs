@@ -1,5 +1,6 @@
 //! Resolves a configuration from a file and flags.
 
+use super::table_config;
 use crate::{Error, error::Usage, facts::Facts};
 use enn_common::{
     config::{
@@ -32,13 +33,42 @@ impl Override {
             Self::Flag(set, ..) => *set == key,
         }
     }
+
+    /// Returns the text that `--set` gives to a key.
+    #[must_use]
+    pub fn text_of(&self, key: &str) -> Option<String> {
+        let Self::Set(assignment) = self else { return None };
+        let mut raw = RawConfig::empty("--set");
+        raw.set(assignment).ok()?;
+        match &raw.get(key)?.value {
+            RawValue::Text(text) => Some(text.clone()),
+            _ => None,
+        }
+    }
 }
 
-/// Reads and resolves a configuration; overrides are applied last. All mistakes are reported.
+/// A configuration, and what a person should hear about it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadedConfig {
+    pub config: RunConfig,
+    /// The columns that `features = "*"` means.
+    pub columns: Option<String>,
+}
+
+/// Reads and resolves a configuration; overrides are applied last. All mistakes are reported. With `features = "*"` the table is read for
+/// its columns.
 ///
 /// # Errors
-/// [`Error::Read`] when the file cannot be read, [`Error::Config`] with all mistakes.
+/// [`Error::Read`] when the file cannot be read, [`Error::Config`] with all mistakes; those of a table that cannot be read.
 pub fn load_config(path: &Path, overrides: &[Override], facts: &Facts) -> Result<RunConfig, Error> {
+    Ok(read_config(path, overrides, facts)?.config)
+}
+
+/// Reads and resolves a configuration like [`load_config`], and says what it found.
+///
+/// # Errors
+/// Those of [`load_config`].
+pub fn read_config(path: &Path, overrides: &[Override], facts: &Facts) -> Result<LoadedConfig, Error> {
     let path = facts.cwd.join(path);
     if stage::is_data(&path) {
         return Err(Error::Usage(Usage::DataForConfig { path }));
@@ -46,8 +76,22 @@ pub fn load_config(path: &Path, overrides: &[Override], facts: &Facts) -> Result
     let text = read_text(&path)?;
     // Error messages show the path in its shortest form.
     let shown = path.strip_prefix(&facts.cwd).unwrap_or(&path);
-    let raw = RawConfig::parse(&text, shown).map_err(Error::Config)?;
-    resolve_with(raw, overrides, facts)
+    parse_config(&text, shown, overrides, facts)
+}
+
+/// Resolves the text of a configuration that is, or would be, at `path`.
+///
+/// # Errors
+/// Those of [`load_config`].
+pub fn parse_config(text: &str, path: &Path, overrides: &[Override], facts: &Facts) -> Result<LoadedConfig, Error> {
+    let mut raw = RawConfig::parse(text, path).map_err(Error::Config)?;
+    let config = resolve_with(&mut raw, overrides, facts)?;
+    if !table_config::takes_all(&raw) {
+        return Ok(LoadedConfig { config, columns: None });
+    }
+    let columns = table_config::expand(&mut raw, &config)?;
+    let config = resolve(&raw, &facts.for_config()).map_err(Error::Config)?;
+    Ok(LoadedConfig { config, columns })
 }
 
 /// Reads the text of a configuration file.
@@ -87,11 +131,11 @@ pub fn change_config(config: &RunConfig, overrides: &[Override], facts: &Facts) 
             }
         }
     }
-    let changed = resolve_with(raw, overrides, facts)?;
+    let changed = resolve_with(&mut raw, overrides, facts)?;
     Ok(RunConfig { data: config.data.clone(), ..changed })
 }
 
-fn resolve_with(mut raw: RawConfig, overrides: &[Override], facts: &Facts) -> Result<RunConfig, Error> {
+fn resolve_with(raw: &mut RawConfig, overrides: &[Override], facts: &Facts) -> Result<RunConfig, Error> {
     let mut errors = Vec::new();
     for one in overrides {
         match one {
@@ -99,7 +143,7 @@ fn resolve_with(mut raw: RawConfig, overrides: &[Override], facts: &Facts) -> Re
             Override::Flag(key, value, flag) => raw.set_value(key, value.clone(), flag),
         }
     }
-    match resolve(&raw, &facts.for_config()) {
+    match resolve(raw, &facts.for_config()) {
         Ok(config) if errors.is_empty() => Ok(config),
         Ok(_) => Err(Error::Config(errors)),
         Err(more) => {

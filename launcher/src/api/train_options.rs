@@ -26,6 +26,8 @@ pub struct TrainOptions {
     /// The rendezvous of several nodes; `None`: training runs on this node only.
     pub nodes: Option<Settings>,
     pub baselines: Effort,
+    /// The text of the configuration, which the run keeps if no file has it.
+    pub config_text: Option<String>,
 }
 
 impl Default for TrainOptions {
@@ -42,6 +44,7 @@ impl Default for TrainOptions {
             metrics_addr: None,
             nodes: None,
             baselines: Effort::Full,
+            config_text: None,
         }
     }
 }

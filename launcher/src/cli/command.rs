@@ -2,7 +2,7 @@
 
 use super::{
     chaos, ckpt, completions, cv, data, doctor, evaluate, export, gc, init, kernels, logs, ls, man, metrics, model,
-    predict, profile, rm, run, runtime, serve, slurm, stage, status, target_run, top, train, warm,
+    new, predict, profile, rm, run, runtime, schema, serve, slurm, stage, status, target_run, top, train, warm,
 };
 use clap::{Parser, Subcommand};
 use enn_common::exit::ExitCode;
@@ -29,6 +29,7 @@ pub(super) enum Command {
     #[command(infer_long_args = true, args_override_self = true)]
     Run(Box<run::Args>),
     Warm(warm::Args),
+    New(new::Args),
     Train(Box<train::Args>),
     Predict(Box<predict::Args>),
     Serve(serve::Args),
@@ -56,6 +57,7 @@ pub(super) enum Command {
     Doctor(doctor::Args),
     Completions(completions::Args),
     Man(man::Args),
+    Schema(schema::Args),
     #[command(hide = true)]
     Runtime(runtime::Args),
 }

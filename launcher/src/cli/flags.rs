@@ -5,12 +5,14 @@ use crate::{
     Error,
     api::{self, Override},
     facts::Facts,
+    names::names,
     torchrun,
 };
 use clap::Args;
 use enn_common::config::raw::RawValue;
-use enn_ui::Mode;
+use enn_data::survey::{TargetTask, Wishes};
 use enn_ui::runs::Need;
+use enn_ui::{Mode, shell_word};
 use std::{
     fmt::Display,
     io::Write,
@@ -32,6 +34,70 @@ pub(super) struct Changes {
     /// The value is read as TOML; what is not TOML is text, so quotes may be left out.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
+}
+
+/// Columns of a table for which a configuration is made.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Table")]
+pub(super) struct TableColumns {
+    /// Column to predict; may be repeated for several numbers
+    #[arg(long, value_name = "COLUMN")]
+    target: Vec<String>,
+    /// Column of times: the latest rows are for validation and test; the times of a forecast
+    #[arg(long, value_name = "COLUMN")]
+    time: Option<String>,
+    /// Column that tells the series of a forecast apart
+    #[arg(long, value_name = "COLUMN")]
+    series: Option<String>,
+    /// Steps to forecast, with --time and --series [default: by the distance of the times]
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    horizon: Option<u32>,
+    /// What to predict: regression or classification [default: by the values of the target]
+    #[arg(long, value_name = "TASK", value_parser = names(&TargetTask::NAMES, &[]), hide_possible_values = true)]
+    task: Option<TargetTask>,
+}
+
+impl TableColumns {
+    pub(super) fn targets(&self) -> &[String] {
+        &self.target
+    }
+
+    pub(super) fn wishes(&self) -> Wishes {
+        Wishes {
+            targets: self.target.clone(),
+            time: self.time.clone(),
+            series: self.series.clone(),
+            horizon: self.horizon.and_then(|steps| usize::try_from(steps).ok()),
+            task: self.task,
+        }
+    }
+
+    /// Returns a flag that was given.
+    pub(super) fn given(&self) -> Option<&'static str> {
+        let flags = [
+            ("--target", !self.target.is_empty()),
+            ("--time", self.time.is_some()),
+            ("--series", self.series.is_some()),
+            ("--horizon", self.horizon.is_some()),
+            ("--task", self.task.is_some()),
+        ];
+        flags.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
+    }
+
+    /// Returns the command line that makes a configuration of tables.
+    pub(super) fn command(&self, name: &str, tables: &[PathBuf]) -> String {
+        let mut words = vec![format!("enn {name}")];
+        words.extend(tables.iter().map(|table| shell_word(table)));
+        let word = |text: &str| shell_word(Path::new(text));
+        words.extend(self.target.iter().map(|column| format!("--target {}", word(column))));
+        let columns = [("--time", &self.time), ("--series", &self.series)];
+        words.extend(
+            columns.into_iter().filter_map(|(flag, column)| Some(format!("{flag} {}", word(column.as_ref()?)))),
+        );
+        words.extend(self.horizon.map(|steps| format!("--horizon {steps}")));
+        words.extend(self.task.map(|task| format!("--task {}", task.name())));
+        words.join(" ")
+    }
 }
 
 /// Workers and what happens when they fail.

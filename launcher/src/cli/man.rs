@@ -4,9 +4,10 @@ use super::output;
 use crate::Error;
 
 /// Names of the subcommands, of which each has a page; a test compares them with `Command`.
-pub(super) const NAMES: [&str; 33] = [
+pub(super) const NAMES: [&str; 35] = [
     "run",
     "warm",
+    "new",
     "train",
     "predict",
     "serve",
@@ -37,6 +38,7 @@ pub(super) const NAMES: [&str; 33] = [
     "doctor",
     "completions",
     "man",
+    "schema",
     "runtime",
 ];
 

@@ -20,12 +20,14 @@ mod ls;
 mod man;
 mod metrics;
 mod model;
+mod new;
 mod output;
 mod predict;
 mod profile;
 mod rm;
 mod run;
 mod runtime;
+mod schema;
 mod serve;
 mod slurm;
 mod stage;
@@ -113,6 +115,7 @@ fn execute(command: Command, dialect: Dialect, facts: &Facts) -> Result<u8, Erro
             None => return run::run(*args, dialect, facts),
         },
         Command::Train(args) => return train::run(&args, facts),
+        Command::New(args) => done(new::run(&args, facts)),
         Command::Cv(args) => return cv::run(&args, facts),
         Command::Predict(args) => predict::run(&args, facts),
         Command::Serve(args) => serve::run(&args, facts),
@@ -139,6 +142,7 @@ fn execute(command: Command, dialect: Dialect, facts: &Facts) -> Result<u8, Erro
         Command::Doctor(args) => doctor::run(&args, facts),
         Command::Completions(args) => done(completions::run(&args, Cli::command())),
         Command::Man(args) => done(man::run(&args, &Cli::command())),
+        Command::Schema(args) => done(schema::run(&args)),
         Command::Runtime(args) => done(runtime::run(&args)),
     };
     code.map(|code| code as u8)

@@ -2,11 +2,11 @@
 
 use super::{
     bar::Bar,
-    flags::{Changes, Cluster, Elastic, Nodes, Runs, Scrape, Show},
+    flags::{Changes, Cluster, Elastic, Nodes, Runs, Scrape, Show, TableColumns},
 };
 use crate::{
     Error,
-    api::{self, FinetuneOptions, Override, TrainOptions},
+    api::{self, FinetuneOptions, Override, TableOptions, TrainOptions},
     error::Usage,
     facts::Facts,
     names::names,
@@ -17,15 +17,21 @@ use enn_cluster::{
     supervise::{RunEnd, StopSignal},
 };
 use enn_common::{
-    config::{parent::ScalerChoice, raw::RawValue},
+    config::{RunConfig, parent::ScalerChoice, raw::RawValue},
     exit::ExitCode,
 };
-use enn_data::baselines::Effort;
+use enn_data::{baselines::Effort, stage};
 use enn_process::run_dir;
-use enn_ui::runs::Need;
-use std::{io::Write, path::PathBuf};
+use enn_ui::{Mode, message, runs::Need};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
 
 /// Train a model: stage the data, start workers, keep them alive
+///
+/// A table with --target in place of a configuration is trained with the configuration that `enn new` proposes, which the run keeps as
+/// config.toml.
 ///
 /// With --runs-dir s3://BUCKET/PATH (or gs://, az://, file://) runs are kept there: checkpoints are uploaded, and a run whose end
 /// cannot be uploaded has failed. Training works in a copy below the user's cache; --resume s3://BUCKET/PATH/NAME continues the run on any
@@ -35,9 +41,11 @@ use std::{io::Write, path::PathBuf};
 /// read from PET_<NAME>.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Configuration (TOML); may be left out with --resume RUN
-    #[arg(value_name = "CONFIG", help_heading = "Job")]
+    /// Configuration (TOML), or a table together with --target; may be left out with --resume RUN
+    #[arg(value_name = "CONFIG|TABLE", help_heading = "Job")]
     config: Option<PathBuf>,
+    #[command(flatten)]
+    columns: TableColumns,
     /// Go on with a run: its directory, its name, the beginning of its name, its address, "latest", or "auto"
     ///
     /// "auto" takes the newest run of the configuration's name that has a checkpoint, and begins a new one when there is none. A finished
@@ -104,6 +112,52 @@ impl Args {
     }
 }
 
+/// A configuration, and its text if no file has it.
+struct JobConfig {
+    config: RunConfig,
+    text: Option<String>,
+}
+
+impl JobConfig {
+    /// Reads the configuration at `path`, or makes one for the table there. Tells people what was guessed.
+    fn read(args: &Args, path: &Path, overrides: &[Override], facts: &Facts) -> Result<Self, Error> {
+        let is_shown = !matches!(args.show.mode(), Mode::Quiet | Mode::Json);
+        let say = |line: &str| {
+            if is_shown {
+                message::print(line)
+            }
+        };
+        if !stage::is_data(path) {
+            if let Some(flag) = args.columns.given() {
+                return Err(Error::Usage(Usage::ColumnsOfConfig { flag, path: path.to_owned() }));
+            }
+            let loaded = api::read_config(path, overrides, facts)?;
+            loaded.columns.iter().for_each(|columns| say(columns));
+            return Ok(Self { config: loaded.config, text: None });
+        }
+        let files = vec![path.to_owned()];
+        let options = TableOptions {
+            command: args.columns.command("train", &files),
+            files,
+            sheet: sheet(overrides),
+            wishes: args.columns.wishes(),
+            base: None,
+            schema: None,
+        };
+        let made = api::config_of_table(&options, facts)?;
+        made.proposal.summary().iter().for_each(|line| say(line));
+        say("the run keeps this as config.toml");
+        // The paths in it are absolute; mistakes are those of the command line.
+        let loaded = api::parse_config(&made.text, path, overrides, facts)?;
+        Ok(Self { config: loaded.config, text: Some(made.text) })
+    }
+}
+
+/// Returns the sheet of a workbook that an override chooses.
+fn sheet(overrides: &[Override]) -> Option<String> {
+    overrides.iter().rev().find_map(|one| one.text_of("data.sheet"))
+}
+
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
     let (flags, _) = args.nodes.flags(&args.cluster, facts).map_err(Box::new)?;
     let allocation = api::allocation(&flags, Dialect::Enn, facts)?;
@@ -128,24 +182,28 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
     if args.profile {
         overrides.push(Override::Flag("train.profile", RawValue::Bool(true), "--profile".to_owned()));
     }
-    let (config, resume) = match (&args.config, args.resume.as_deref()) {
+    if let (None, Some(flag)) = (&args.config, args.columns.given()) {
+        return Err(Error::Usage(Usage::ColumnsOfNothing { flag }));
+    }
+    let (JobConfig { config, text }, resume) = match (&args.config, args.resume.as_deref()) {
         (None, None) => return Err(Error::Usage(Usage::NothingToTrain)),
         (None, Some("auto")) => return Err(Error::Usage(Usage::AutoWithoutConfig)),
         (None, Some(reference)) => {
             let run = args.runs.find(reference, Need::Training, facts)?;
-            (api::change_config(&run_dir::read_config(&run)?, &overrides, facts)?, Some(run))
+            let config = api::change_config(&run_dir::read_config(&run)?, &overrides, facts)?;
+            (JobConfig { config, text: None }, Some(run))
         }
         (Some(path), reference) => {
-            let config = api::load_config(path, &overrides, facts)?;
+            let job = JobConfig::read(args, path, &overrides, facts)?;
             let resume = match reference {
                 None => None,
                 Some("auto") => {
                     let bar = Bar::new("fetching", false);
-                    api::newest_run(&runs_dir, &config.name, facts, &mut |done, total| bar.set(done, total))?
+                    api::newest_run(&runs_dir, &job.config.name, facts, &mut |done, total| bar.set(done, total))?
                 }
                 Some(reference) => Some(args.runs.find(reference, Need::Training, facts)?),
             };
-            (config, resume)
+            (job, resume)
         }
     };
     if let Some(run) = resume.as_deref().map(|run| api::finished(&config, run)).transpose()?.flatten() {
@@ -164,6 +222,7 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
         handle_signals: true,
         metrics_addr: args.scrape.metrics_addr,
         baselines: args.baselines,
+        config_text: text,
     };
     let run = api::train(&config, facts, &options)?;
     // Only the leader requeues the job; a nonzero exit status of another node would make srun end it.

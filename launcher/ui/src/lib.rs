@@ -41,4 +41,5 @@ pub mod trace;
 pub use error::{JournalError, KernelsError, MetricsError, TopError};
 pub use metrics_server::MetricsServer;
 pub use model::RunView;
+pub use next_steps::shell_word;
 pub use sink::{Mode, Sink};

@@ -16,7 +16,7 @@ pub(super) fn of_end(view: &RunView, code: u8) -> Vec<String> {
         "train" => of_training(view, &session.dir, code),
         // Without copies there is nothing to be found again.
         ANY_PROGRAM if session.argv.iter().any(|word| word == "--no-capture" || word == "/dev/null") => Vec::new(),
-        ANY_PROGRAM => vec![format!("output: enn logs {}", quoted(&session.dir))],
+        ANY_PROGRAM => vec![format!("output: enn logs {}", shell_word(&session.dir))],
         _ => Vec::new(),
     }
 }
@@ -33,7 +33,7 @@ fn of_training(view: &RunView, dir: &Path, code: u8) -> Vec<String> {
         let place = dir.join("checkpoints").join(name::committed(newest.step));
         lines.push(format!("newest checkpoint: {}", place.display()));
     }
-    let run = quoted(dir);
+    let run = shell_word(dir);
     if code == ExitCode::Success as u8 {
         lines.push(format!("predict: enn predict {run} --data FILE --out FILE"));
     } else if newest.is_some() {
@@ -43,7 +43,7 @@ fn of_training(view: &RunView, dir: &Path, code: u8) -> Vec<String> {
 }
 
 /// Quotes a path for a shell.
-fn quoted(path: &Path) -> String {
+pub fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_alphanumeric() || "/._-+,:@%=".contains(c);
     if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
@@ -80,6 +80,6 @@ mod tests {
     fn the_output_of_any_program_is_found_again() {
         let lines = of_end(&view_after(&gang_events()), 1);
         assert!(lines.len() == 1 && lines[0].starts_with("output: enn logs /"), "{lines:?}");
-        assert_eq!(quoted(Path::new("/a b/it's")), r"'/a b/it'\''s'");
+        assert_eq!(shell_word(Path::new("/a b/it's")), r"'/a b/it'\''s'");
     }
 }

@@ -21,3 +21,4 @@ mod search;
 mod serve;
 mod strange;
 mod submodel;
+mod table;

@@ -8,6 +8,7 @@ mod followers;
 mod frozen;
 mod known_faults;
 mod measured;
+mod new;
 mod preload;
 mod reform;
 mod replace;

@@ -45,11 +45,14 @@ const MASKS: &[(&str, TargetMask)] =
 /// Kinds of target, and whether they are classes.
 const TARGETS: &[(&str, bool)] = &[("number", false), ("category", true)];
 /// Cell texts that mean "missing" unless `missing_only` lists others.
-pub(super) const MISSING_DEFAULT: &[&str] = &["NA", "N/A", "NaN", "nan", "null", "NULL", "None"];
+pub const MISSING_DEFAULT: &[&str] = &["NA", "N/A", "NaN", "nan", "null", "NULL", "None"];
 
 const SOURCES_MAX: usize = 256;
 /// Weights of sources: no ratio of two of them is beyond what rounding to whole samples can keep.
 const WEIGHTS: RangeInclusive<f64> = 1e-6..=1e6;
+
+/// Value of `features` that means all columns of the table.
+pub const ALL_COLUMNS: &str = "*";
 
 const LAYOUTS: [&str; 3] = ["rows", "windows", "arrays"];
 const DAY_S: i64 = 86_400;
@@ -133,6 +136,8 @@ fn missing(s: &mut Section<'_>) -> Vec<String> {
 /// `[data.input_units]` with `column = "m/s"`.
 fn input_units(s: &mut Section<'_>, layout: Option<&Layout>) -> BTreeMap<String, String> {
     let mut units = BTreeMap::new();
+    // Which columns are numbers is known once the table is read.
+    let layout = layout.filter(|layout| !matches!(layout, Layout::Rows(rows) if rows.features.is_empty()));
     for entry in s.free("input_units") {
         let name = format!("input_units.{}", entry.key);
         units.extend(s.text_of(&name, &entry.node).map(|text| (entry.key.clone(), text)));
@@ -236,6 +241,7 @@ fn range_section(s: &mut Section<'_>, item: &RawNode) -> Option<ColumnRange> {
     }
     let low = section.number("low", .., 0.0);
     let high = section.number("high", .., 0.0);
+    ["low", "high"].into_iter().for_each(|key| section.note_required(key));
     let before = s.errors.len();
     section.finish(&mut s.errors);
     let sound = s.errors.len() == before;
@@ -273,7 +279,14 @@ fn layout(s: &mut Section<'_>, errors: &mut Vec<ConfigError>) -> Option<Layout> 
 
 fn rows_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> RowsLayout {
     let s = &mut section;
+    let takes_all = takes_all(s);
     let features = features(s);
+    s.note_required("features");
+    let except = s.texts("except");
+    if except.is_some() && !takes_all {
+        s.error_at("except", ConfigErrorKind::ExceptWithoutAll);
+    }
+    s.distinct("except", except.iter().flatten().map(String::as_str));
     let targets = s.columns("targets");
     for both in features.iter().map(|feature| &feature.column).filter(|column| targets.contains(column)) {
         s.error_at("features", ConfigErrorKind::TargetAsInput(both.clone()));
@@ -292,6 +305,11 @@ fn rows_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> RowsL
     RowsLayout { features, targets, classes, out_shape, row_id }
 }
 
+/// Whether the inputs are all columns of the table: `features = "*"`.
+fn takes_all(s: &mut Section<'_>) -> bool {
+    matches!(s.node("features").map(|node| &node.value), Some(RawValue::Text(text)) if text == ALL_COLUMNS)
+}
+
 /// `features = ["a", { column = "b", kind = "category" }]`.
 fn features(s: &mut Section<'_>) -> Vec<Feature> {
     let name = "features";
@@ -299,6 +317,9 @@ fn features(s: &mut Section<'_>) -> Vec<Feature> {
         s.error_at(name, ConfigErrorKind::Missing("a list of column names"));
         return Vec::new();
     };
+    if takes_all(s) {
+        return Vec::new();
+    }
     let items = node.items();
     let mut features = Vec::with_capacity(items.len());
     for item in items {
@@ -396,6 +417,7 @@ fn windows_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> Wi
         calendar,
         target_valid_min: s.number("target_valid_min", 0.0..=1.0, 0.5),
     };
+    s.note_required("steps");
     section.finish(errors);
     layout
 }

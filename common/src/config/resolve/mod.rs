@@ -6,6 +6,8 @@ mod model;
 mod tasks;
 mod train;
 
+pub use data::{ALL_COLUMNS, MISSING_DEFAULT};
+
 use super::{
     RunConfig,
     data::{DataConfig, Layout},
@@ -27,7 +29,7 @@ pub const RUN_VERSION: u32 = 1;
 /// `nproc_per_node` and `device` come out definite (a count; CPU or CUDA), so that run.json says what ran.
 pub fn resolve(raw: &RawConfig, facts: &Facts) -> Result<RunConfig, Vec<ConfigError>> {
     let mut errors = Vec::new();
-    let mut root = Section::root(&raw.root);
+    let mut root = Section::root(&raw.root, raw.notes.clone());
     let name = root.text("name").unwrap_or_else(|| "run".into());
     let seed = root.integer("seed", 0..=i64::MAX, 0).unsigned_abs();
     let mut inner = Vec::new();
@@ -90,7 +92,7 @@ impl Sayings {
 /// The model alone, whose tasks may still lack some: for who edits them.
 pub fn resolve_model(raw: &RawConfig) -> Result<ModelConfig, Vec<ConfigError>> {
     let mut errors = Vec::new();
-    let model = model_of(&mut Section::root(&raw.root), false, &mut errors);
+    let model = model_of(&mut Section::root(&raw.root, None), false, &mut errors);
     if errors.is_empty() { Ok(model) } else { Err(errors) }
 }
 

@@ -53,7 +53,7 @@ mod resume_log;
 mod resume_tests;
 mod rows;
 mod scratch;
-mod source;
+pub(crate) mod source;
 #[cfg(test)]
 mod sources_tests;
 mod split;
@@ -61,7 +61,7 @@ mod stats;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;
-mod timestamp;
+pub(crate) mod timestamp;
 mod windows;
 #[cfg(test)]
 mod words_tests;

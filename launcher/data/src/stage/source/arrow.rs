@@ -4,7 +4,7 @@
 //! parallel. The memory of a batch is checked before it is allocated.
 
 use super::{
-    Piece, Pieces, Request, Source,
+    DeclaredType, Piece, Pieces, Request, Source,
     block::{Block, ColumnKind, PieceError},
     clean::{Cell, Digits},
     pages,
@@ -167,6 +167,15 @@ impl Source for ArrowSource {
 
     fn rows_estimate(&self) -> u64 {
         self.rows
+    }
+
+    fn declared(&self, column: usize) -> DeclaredType {
+        declared(self.schema.field(column).data_type())
+    }
+
+    fn positions(&self, count: u64) -> Vec<Option<u64>> {
+        let later = if self.container == Container::Parquet { 1..count } else { 1..1 };
+        [None].into_iter().chain(later.map(|place| Some(self.rows / count * place))).collect()
     }
 
     fn start(&self, request: Arc<Request>, from: Option<u64>) -> Result<Box<dyn Pieces>, StageError> {
@@ -429,6 +438,21 @@ fn lists(array: &dyn Array) -> Option<Vec<Option<Vec<String>>>> {
 fn is_list(kind: &DataType) -> bool {
     let (DataType::List(of) | DataType::LargeList(of)) = kind else { return false };
     is_read(of.data_type())
+}
+
+fn declared(kind: &DataType) -> DeclaredType {
+    match kind {
+        // A dictionary declares categories, whatever its values are.
+        DataType::Dictionary(_, values) if is_read(values) => DeclaredType::Text,
+        DataType::Boolean => DeclaredType::Truth,
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => DeclaredType::Text,
+        DataType::Date32 | DataType::Date64 | DataType::Timestamp(_, _) => DeclaredType::Time,
+        DataType::Decimal128(_, 0) => DeclaredType::Integer,
+        kind if kind.is_integer() => DeclaredType::Integer,
+        kind if is_list(kind) => DeclaredType::List,
+        kind if is_read(kind) => DeclaredType::Real,
+        _ => DeclaredType::Other,
+    }
 }
 
 /// Whether a column of this type can be read as all of its requests ask.

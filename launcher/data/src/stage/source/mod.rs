@@ -15,7 +15,7 @@ mod pass;
 mod sheet;
 mod typed;
 
-pub(crate) use pass::{Piece, Pieces, Request, Source};
+pub(crate) use pass::{DeclaredType, Piece, Pieces, Request, Source};
 
 use super::{bound, error::StageError};
 use clean::MissingTokens;
@@ -52,15 +52,25 @@ pub fn is_data(path: &Path) -> bool {
 
 /// Opens a file as a table. Zipped arrays are unpacked below `scratch`.
 pub(crate) fn open(path: &Path, config: &DataConfig, scratch: &Path) -> Result<Box<dyn Source>, StageError> {
+    open_as(path, config.format, config.sheet.as_deref(), scratch)
+}
+
+/// Opens a file of this format, or of that of its extension.
+pub(crate) fn open_as(
+    path: &Path,
+    format: Option<SourceFormat>,
+    sheet: Option<&str>,
+    scratch: &Path,
+) -> Result<Box<dyn Source>, StageError> {
     if !path.is_file() {
         return Err(StageError::MissingFile { path: path.to_path_buf() });
     }
-    let format = format_of(path, config.format)?;
+    let format = format_of(path, format)?;
     let source: Box<dyn Source> = match format {
         SourceFormat::Csv => Box::new(csv::CsvSource::open(path)?),
         SourceFormat::Parquet => Box::new(arrow::ArrowSource::parquet(path)?),
         SourceFormat::Arrow => Box::new(arrow::ArrowSource::ipc(path)?),
-        SourceFormat::Xlsx => Box::new(sheet::SheetSource::open(path, config.sheet.as_deref())?),
+        SourceFormat::Xlsx => Box::new(sheet::SheetSource::open(path, sheet)?),
         SourceFormat::Npy | SourceFormat::Npz | SourceFormat::Safetensors => {
             Box::new(array::ArraySource::open(path, format, scratch)?)
         }

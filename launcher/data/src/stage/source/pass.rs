@@ -18,8 +18,32 @@ pub(crate) trait Source: Send + Sync {
         None
     }
 
+    /// Returns what the file declares a column to hold; text files and workbooks declare nothing.
+    fn declared(&self, _column: usize) -> DeclaredType {
+        DeclaredType::Open
+    }
+
+    /// Returns positions, at most `count`, that are spread over the file and from which a pass can start; the first is its beginning.
+    fn positions(&self, _count: u64) -> Vec<Option<u64>> {
+        vec![None]
+    }
+
     /// Starts a pass over all rows, or over the rows from `from` on, which is a [`Piece::end`].
     fn start(&self, request: Arc<Request>, from: Option<u64>) -> Result<Box<dyn Pieces>, StageError>;
+}
+
+/// What a file declares a column to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DeclaredType {
+    Open,
+    Integer,
+    Real,
+    Truth,
+    Text,
+    Time,
+    List,
+    /// A type that is not read.
+    Other,
 }
 
 /// A pass over a file. `next` is called in order, one call at a time, and does as little as possible.

@@ -144,6 +144,15 @@ impl Pieces for CsvPieces {
     }
 }
 
+/// Returns the offset after the first line end behind `offset`, where a record begins unless a quoted field has several lines; `None` if no
+/// line ends there.
+pub(crate) fn record_after(path: &Path, offset: u64) -> Option<u64> {
+    let mut buffer = vec![0; PIECE_BYTES];
+    let count = regular::open(path).ok()?.read_at(&mut buffer, offset).ok()?;
+    let end = memchr::memchr(b'\n', &buffer[..count])?;
+    Some(offset + end as u64 + 1)
+}
+
 /// Returns the end of the last whole record of `text`, which begins with a record; `None` when no record ends.
 fn last_end(text: &[u8], separator: u8) -> Option<usize> {
     if memchr::memchr(b'"', text).is_none() {

@@ -209,6 +209,11 @@ impl Source for SheetSource {
         self.table.grid.height() as u64 - 1
     }
 
+    fn positions(&self, count: u64) -> Vec<Option<u64>> {
+        let step = self.rows_estimate() / count.max(1);
+        [None].into_iter().chain((1..count).map(|place| Some(1 + step * place))).collect()
+    }
+
     fn start(&self, request: Arc<Request>, from: Option<u64>) -> Result<Box<dyn Pieces>, StageError> {
         let rows = from.unwrap_or(1)..self.table.grid.height() as u64;
         Ok(Box::new(RowPieces { table: self.table.clone(), rows, step: PIECE_ROWS as u64, request }))

@@ -1,0 +1,88 @@
+//! `enn new`.
+
+use super::{flags::TableColumns, output};
+use crate::{
+    Error,
+    api::{self, TableOptions},
+    error::Usage,
+    facts::Facts,
+    schema,
+};
+use enn_common::fs::atomic;
+use enn_ui::message;
+use std::path::{Path, PathBuf};
+
+/// `--out` of standard output.
+const STANDARD_OUTPUT: &str = "-";
+
+/// Write a configuration for a table: guesses the kinds of its columns, and leaves out identifiers and likely leaks
+///
+/// Every guess is said beside its column. At most 50,000 rows are read. Without --target the columns are listed. With --series (and
+/// --time, --horizon) the configuration forecasts.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Table: .csv, .tsv, .parquet, .arrow, .feather, .xlsx, .xls or .ods; several files are one table
+    #[arg(value_name = "TABLE", required = true, help_heading = "Job")]
+    tables: Vec<PathBuf>,
+    #[command(flatten)]
+    columns: TableColumns,
+    /// Sheet of a workbook [default: the first]
+    #[arg(long, value_name = "NAME", help_heading = "Job")]
+    sheet: Option<String>,
+    /// File to write, - for standard output [default: the name of the table with .toml, here]
+    #[arg(long, short, value_name = "FILE", help_heading = "Output")]
+    out: Option<PathBuf>,
+    /// Replace the file if it exists
+    #[arg(long, help_heading = "Output")]
+    force: bool,
+}
+
+impl Args {
+    /// Returns the file to write; `None` for standard output.
+    fn out(&self) -> Option<PathBuf> {
+        match &self.out {
+            Some(out) if out == Path::new(STANDARD_OUTPUT) => None,
+            Some(out) => Some(out.clone()),
+            None => {
+                let stem = self.tables.first().and_then(|table| table.file_stem()).unwrap_or_default();
+                let mut name = stem.to_owned();
+                name.push(".toml");
+                Some(PathBuf::from(name))
+            }
+        }
+    }
+}
+
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
+    let out = args.out().map(|out| facts.cwd.join(out));
+    let is_there = out.as_ref().filter(|out| !args.force && out.symlink_metadata().is_ok());
+    if let Some(path) = is_there.filter(|_| !args.columns.targets().is_empty()) {
+        return Err(Error::Usage(Usage::ConfigExists { path: shown(path, facts) }));
+    }
+    let options = TableOptions {
+        files: args.tables.clone(),
+        sheet: args.sheet.clone(),
+        wishes: args.columns.wishes(),
+        command: args.columns.command("new", &args.tables),
+        base: Some(out.as_ref().and_then(|out| out.parent()).unwrap_or(&facts.cwd).to_owned()),
+        schema: schema::address(facts),
+    };
+    let made = api::config_of_table(&options, facts)?;
+    let Some(out) = out else {
+        made.proposal.summary().iter().for_each(|line| message::print(line));
+        return output::bytes(made.text.as_bytes());
+    };
+    // What is written is what `enn train` accepts.
+    api::parse_config(&made.text, &out, &[], facts)?;
+    atomic::write(&out, made.text.as_bytes())?;
+    let path = shown(&out, facts);
+    let mut lines = made.proposal.summary();
+    lines.push(format!("wrote {}", path.display()));
+    lines.push(format!("next: enn train {}", enn_ui::shell_word(&path)));
+    output::text_line(&output::lines(&lines))
+}
+
+/// Returns a path as it is shown: relative to the current directory, if it is below.
+fn shown(path: &Path, facts: &Facts) -> PathBuf {
+    path.strip_prefix(&facts.cwd).unwrap_or(path).to_owned()
+}
