@@ -49,8 +49,8 @@ class Journal:
         self.file = open(folder / "events.jsonl", "a")
         self.time = START
 
-    def write(self, event, seconds=1.0, **fields):
-        self.time += seconds
+    def write(self, event, after=1.0, **fields):
+        self.time += after
         self.file.write(json.dumps({"time": self.time, "event": event, **fields}) + "\n")
         self.file.flush()
 
