@@ -12,7 +12,7 @@ use enn_ui::{
 /// The reference that means the newest run.
 const LATEST: &str = "latest";
 
-/// Watch a run on the whole screen or in a browser: nodes, workers, load, throughput, reasons, logs
+/// Watch a run on the whole screen: nodes, workers, load, throughput, reasons, logs
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]

@@ -17,7 +17,7 @@ const WORKER: &str = r#"mkdir -p pids; echo $$ > pids/$RANK; echo "rank $RANK sa
 while [ ! -e end ]; do sleep 0.05; done"#;
 
 /// `enn top --web` at work, and where its page is.
-struct Served {
+struct ServedPage {
     child: Child,
     address: String,
     token: String,
@@ -26,11 +26,16 @@ struct Served {
 fn top(place: &Place, words: &[&str]) -> Command {
     let mut command = Command::new(enn());
     command.arg("top").args(words).current_dir(place.dir.path()).env("XDG_STATE_HOME", place.path("state"));
-    command.env_remove("ENN_RUNS").env_remove("HOME").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .env_remove("ENN_RUNS")
+        .env_remove("HOME")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     command
 }
 
-impl Served {
+impl ServedPage {
     fn start(place: &Place, words: &[&str]) -> Self {
         let mut child = top(place, &[words, &["--web", "--port", "0"]].concat()).spawn().unwrap();
         let mut url = String::new();
@@ -89,14 +94,17 @@ fn a_page_shows_a_run_that_begins_later_and_its_end_and_the_next_one() {
     let place = Place::new(WORKER);
     let runs = place.path("runs of a name");
     std::fs::create_dir(&runs).unwrap();
-    let page = Served::start(&place, &["--runs-dir", runs.to_str().unwrap()]);
+    let page = ServedPage::start(&place, &["--runs-dir", runs.to_str().unwrap()]);
     assert_eq!(page.ask("/run", "another token").0, 401);
     assert_eq!(page.ask("/", "").0, 200);
     assert_eq!((page.run("")["run"].as_u64(), page.run("")["state"].as_str()), (Some(0), Some("waiting")));
 
     let child = launch(&place, &runs);
     let run = page.until("the run is shown", |run| states(run) == ["running"; 2]);
-    assert_eq!((run["run"].as_u64(), run["mode"].as_str(), run["living"].as_bool()), (Some(1), Some("run"), Some(true)));
+    assert_eq!(
+        (run["run"].as_u64(), run["mode"].as_str(), run["living"].as_bool()),
+        (Some(1), Some("run"), Some(true))
+    );
     let said = page.until("the log is read", |run| run["log"]["lines"][0].is_string());
     assert_eq!(said["log"]["lines"][0], "rank 0 says <b>this</b>");
     assert_eq!(page.run("run=1&rank=1")["log"]["lines"][0], "rank 1 says <b>this</b>");
@@ -123,7 +131,7 @@ fn a_page_shows_a_run_that_begins_later_and_its_end_and_the_next_one() {
 fn what_cannot_be_served_is_said_in_a_sentence() {
     let place = Place::new("exit 0");
     assert_eq!(place.run(&["--standalone"]).code, Some(0));
-    let page = Served::start(&place, &[]);
+    let page = ServedPage::start(&place, &[]);
     assert_eq!(page.run("")["state"], "finished", "a run that is over");
     let port = page.address.rsplit_once(':').unwrap().1.to_owned();
     let refused = |words: &[&str]| end(top(&place, words).spawn().unwrap());

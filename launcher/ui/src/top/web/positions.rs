@@ -19,7 +19,7 @@ pub(super) struct Positions {
     pub(super) validation: CurvePosition,
     pub(super) learning_rate: CurvePosition,
     pub(super) samples_per_s: CurvePosition,
-    /// Number of sentences.
+    /// Number of sentences that it has.
     pub(super) events: u64,
     pub(super) marks: u64,
     /// Rank of the worker whose log is shown; `None`: the one that failed, else the first.
