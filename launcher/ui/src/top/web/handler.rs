@@ -4,18 +4,14 @@
 //! with a cookie, which it would also send to the servers on other ports of this host.
 
 use super::{
-    live::LiveRun,
+    live::ShownRun,
     picture::{self, PictureInputs},
     positions::Positions,
 };
-use crate::{
-    http_server::{
-        BearerSecret, HttpAnswer, HttpHandler, HttpLimits, HttpRequest, LongPoll, Versions, is_loopback, off_thread,
-    },
-    top::sample::Samples,
+use crate::http_server::{
+    BearerSecret, HttpAnswer, HttpHandler, HttpLimits, HttpRequest, LongPoll, Versions, is_loopback, off_thread,
 };
 use std::{
-    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -61,18 +57,6 @@ const HEADERS: [(&str, &str); 5] = [
     ("cross-origin-opener-policy", "same-origin"),
     ("x-frame-options", "DENY"),
 ];
-
-/// The run that the page shows.
-#[derive(Debug, Default)]
-pub(super) struct ShownRun {
-    /// Number among the runs that this process has shown; 0: none yet.
-    pub(super) number: u64,
-    pub(super) live: LiveRun,
-    pub(super) living: bool,
-    /// Folders below which the workers' logs are.
-    pub(super) logs: Vec<PathBuf>,
-    pub(super) samples: Samples,
-}
 
 #[derive(Debug)]
 pub(super) struct PageHandler {

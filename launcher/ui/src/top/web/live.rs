@@ -1,8 +1,9 @@
-//! A run as its events are read: the view, its sentences, curves and marks. Pure.
+//! A run as its events are read: the view, its sentences, curves and marks; and the one that the page shows. Pure.
 
 use super::{curves::Curves, marks::AxisMarks};
-use crate::top::event_log::EventLog;
+use crate::top::{event_log::EventLog, sample::Samples};
 use enn_common::event::Event;
+use std::path::PathBuf;
 
 #[derive(Debug, Default)]
 pub(super) struct LiveRun {
@@ -17,6 +18,18 @@ impl LiveRun {
         self.curves.apply(event);
         self.marks.apply(event, &self.event_log.view);
     }
+}
+
+/// The run that the page shows.
+#[derive(Debug, Default)]
+pub(super) struct ShownRun {
+    /// Number among the runs that this process has shown; 0: none yet.
+    pub(super) number: u64,
+    pub(super) live: LiveRun,
+    pub(super) living: bool,
+    /// Folders below which the workers' logs are.
+    pub(super) logs: Vec<PathBuf>,
+    pub(super) samples: Samples,
 }
 
 #[cfg(test)]

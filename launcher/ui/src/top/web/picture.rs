@@ -1,7 +1,7 @@
 //! What the page shows, as JSON: texts that it writes as they are, and numbers that it draws. Pure, but for the log.
 
 use super::{
-    handler::ShownRun,
+    live::ShownRun,
     marks::{self, AxisMark},
     positions::{CurvePosition, Positions},
 };

@@ -2,9 +2,9 @@
 
 use super::{
     address,
-    handler::{LIMITS, PageHandler, ShownRun},
+    handler::{LIMITS, PageHandler},
     listener,
-    live::LiveRun,
+    live::{LiveRun, ShownRun},
 };
 use crate::{
     error::{JournalError, TopError},

@@ -1,6 +1,6 @@
 //! The page over real sockets: the secret, hosts, limits, catching up, hostile text.
 
-use super::*;
+use super::{super::live::LiveRun, *};
 use crate::{http_server::HttpServer, model::tests::events};
 use enn_common::event::{Event, EventKind};
 use serde_json::Value;
