@@ -42,8 +42,8 @@ impl AxisMarks {
 
 /// Returns whether a worker of the round ended otherwise than by itself and well.
 pub(super) fn lost_worker(view: &RunView, round: u64) -> bool {
-    let exits = view.workers.iter().rev().filter(|worker| worker.round == round).filter_map(|worker| worker.exit);
-    exits.into_iter().any(|exit| exit.code != Some(0))
+    let mut exits = view.workers.iter().rev().filter(|worker| worker.round == round).filter_map(|worker| worker.exit);
+    exits.any(|exit| exit.code != Some(0))
 }
 
 fn class(what: &EventKind, view: &RunView) -> Option<&'static str> {

@@ -89,7 +89,7 @@ impl WebPage {
     pub fn show(&self, options: &WebOptions<'_>) -> Result<(), TopError> {
         let sampler =
             Sampler::start().map_err(|source| TopError::System { what: "start the thread that measures", source })?;
-        let run = options.run_dir.as_deref().map(|path| FollowedRun::open(path)).transpose()?;
+        let run = options.run_dir.as_deref().map(FollowedRun::open).transpose()?;
         let mut watch = RunWatch { page: self, options, sampler, run: None, sampled: None, looked: None };
         if let Some((run, live)) = run {
             watch.begin(run, live);
