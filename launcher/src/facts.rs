@@ -34,6 +34,9 @@ pub const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
 /// Names of the Python interpreter on PATH, in the order in which they are tried.
 pub const PYTHONS: [&str; 2] = ["python3", "python"];
 
+/// The variable that ssh sets on the machine to which it connects.
+const OF_SSH: &str = "SSH_CONNECTION";
+
 /// Variables that set the flags of `--on-failure replace`, where the command line does not.
 const OF_REPLACE: [&str; 4] = ["ENN_ON_FAILURE", "ENN_SPARES", "ENN_WARM_DEVICE", "ENN_WORKERS"];
 
@@ -143,6 +146,11 @@ impl fmt::Debug for Secret {
 }
 
 impl Facts {
+    /// Returns whether this machine is probably reached over the network: by ssh, or as a node of Slurm.
+    pub fn is_remote(&self) -> bool {
+        !self.slurm.is_empty() || self.variables.iter().any(|(name, _)| name == OF_SSH)
+    }
+
     /// Checks the directory that replaces the home directory of a user without one: every user may create a directory
     /// of its name there, and libraries are loaded from it.
     ///

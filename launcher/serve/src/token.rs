@@ -1,5 +1,6 @@
 //! The secret that clients must send where other hosts can reach the server.
 
+use enn_ui::http_server::BearerSecret;
 use std::{
     fs::File,
     io::Read,
@@ -22,9 +23,9 @@ pub enum TokenError {
     Short { path: PathBuf, found: usize },
 }
 
-/// A secret, of which only the digest is stored and compared, in constant time.
+/// The secret of a file.
 #[derive(Debug, Clone, Copy)]
-pub struct Token(blake3::Hash);
+pub struct Token(BearerSecret);
 
 impl Token {
     /// Reads the secret from a file that other users cannot read.
@@ -43,14 +44,12 @@ impl Token {
         if secret.len() < BYTES_MIN || !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(TokenError::Short { path: path.to_owned(), found: secret.len() });
         }
-        Ok(Self(blake3::hash(secret.as_bytes())))
+        Ok(Self(BearerSecret::of(secret)))
     }
 
     /// Returns whether a header `Authorization` contains the secret.
     pub(super) fn is_in(&self, header: Option<&[u8]>) -> bool {
-        let Some((scheme, secret)) = header.and_then(|header| header.split_at_checked(7)) else { return false };
-        // The comparison of digests takes constant time.
-        scheme.eq_ignore_ascii_case(b"bearer ") && blake3::hash(secret.trim_ascii()) == self.0
+        self.0.is_in(header)
     }
 }
 

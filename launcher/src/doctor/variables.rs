@@ -45,6 +45,7 @@ pub const VARIABLES: &[Variable] = &[
     variable("LIBTORCH", "build, enn", "a libtorch 2.11 to build against, and to run on behind that of PYTHON_EXEC"),
     variable("LIBTORCH_USE_PYTORCH", "build", "1: build against the libtorch inside Python's torch 2.11"),
     variable("CUDA_VISIBLE_DEVICES", "enn", "GPUs that may be used"),
+    variable("SSH_CONNECTION", "enn", "set by ssh: `enn top --web` says how the page is reached from elsewhere"),
     variable("LD_LIBRARY_PATH", "enn", "kept for the workers, behind the folder of libtorch"),
     variable(
         "OMP_NUM_THREADS",

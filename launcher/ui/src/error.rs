@@ -31,6 +31,16 @@ pub enum TopError {
     Journal(#[from] JournalError),
     #[error("cannot {what}: {source}")]
     System { what: &'static str, source: io::Error },
+    #[error(
+        "cannot serve the page on port {port} of 127.0.0.1: {source}{}\nhint: `--port 0` takes a free port",
+        user.as_ref().map_or_else(String::new, |user| format!(" (by {user})"))
+    )]
+    Port {
+        port: u16,
+        /// The program that listens on the port, if this user may know it.
+        user: Option<String>,
+        source: io::Error,
+    },
 }
 
 #[derive(Debug, Error)]

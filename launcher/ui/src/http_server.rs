@@ -1,9 +1,14 @@
-//! HTTP/1.1 by hyper on one thread: the server of `enn serve` and of the metrics of a run.
+//! HTTP/1.1 by hyper on one thread: the server of `enn serve`, of the metrics of a run, and of the page of `enn top --web`.
 //!
 //! **Invariant:** a client uses a bounded amount of memory for a bounded time. When all connections are in use, one that is idle is closed
 //! for a new one.
 
 mod connections;
+mod guard;
+mod long_poll;
+
+pub use guard::{BearerSecret, is_loopback};
+pub use long_poll::{LongPoll, Versions, off_thread};
 
 use connections::{Client, Connections};
 use enn_common::{
@@ -87,6 +92,11 @@ pub struct HttpAnswer {
 /// Answers requests. Nothing may be computed for long on the thread of the server.
 pub trait HttpHandler: Send + Sync + 'static {
     fn answer(self: Arc<Self>, request: HttpRequest) -> impl Future<Output = HttpAnswer> + Send;
+
+    /// Returns the headers of every answer.
+    fn headers(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
 
     /// Returns the number of requests that are being answered.
     fn in_flight(&self) -> u64;
@@ -309,6 +319,7 @@ async fn respond(
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     client.request_started();
     let is_head = request.method() == Method::HEAD;
+    let common = handler.headers();
     let answer = handler.answer(request).await;
     client.fully_read.store(answer.status < 400, Relaxed);
     client.request_ended(Instant::now());
@@ -321,7 +332,7 @@ async fn respond(
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    if let Some((name, value)) = answer.header {
+    for (name, value) in common.iter().copied().chain(answer.header) {
         headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
     Ok(response)

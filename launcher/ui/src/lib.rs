@@ -5,7 +5,7 @@
 //!
 //! **Invariant:** this module never controls a worker or changes the configuration, and never fails a run: output that
 //! cannot be shown is dropped, and a failure to write is reported once. Time comes with the events or as an argument; only
-//! `top`, which is a program of its own, reads a clock, and only `http_server` has sockets.
+//! `top`, which is a program of its own, reads a clock, and only the servers have sockets.
 
 pub mod classes;
 pub mod cv;

@@ -272,7 +272,7 @@ impl RunView {
             EventKind::Stepped { epoch, step, loss, lr, samples_per_s, .. } => {
                 self.pace.get_or_insert((time, *step));
                 self.epochs.retain(|report| report.step <= *step);
-                self.losses.push(*step, *loss);
+                self.losses.push(*step, time, *loss);
                 let samples_per_s = *samples_per_s;
                 self.latest = Some(StepView { epoch: *epoch, step: *step, loss: *loss, lr: *lr, samples_per_s });
             }

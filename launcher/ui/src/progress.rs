@@ -93,7 +93,7 @@ fn bar(target: ProgressDrawTarget, columns: usize) -> ProgressBar {
 }
 
 /// Returns position, length and message of the bar; `None` when nothing is under way.
-fn state(view: &RunView) -> Option<(u64, u64, String)> {
+pub(crate) fn state(view: &RunView) -> Option<(u64, u64, String)> {
     let over = view.sessions.last().is_some_and(|session| session.ended.is_some());
     if let Some((rows, bytes, total)) = view.staging {
         let bytes = (format::bytes(bytes), format::bytes(total), bytes);

@@ -20,6 +20,7 @@ mod sick_devices;
 mod tidy;
 mod torchrun;
 mod warm;
+mod web;
 
 /// The agent, and the workers that do as their script says.
 const PROGRAMS: enn_tests::agent::Programs =

@@ -419,7 +419,7 @@ fn the_story_is_understood() {
     // Steps 9 to 14 of the failed round are replaced by those of the next one.
     let points = view.losses.points();
     assert_eq!(points.len(), 24);
-    assert!((points[8].1 - 2.0 / 9.0).abs() < 1e-12);
+    assert!((points[8].mean - 2.0 / 9.0).abs() < 1e-12);
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn epochs_axis(view: &RunView, frame: Frame) -> Scale {
 
 fn loss(html: &mut Html, view: &RunView) {
     let trace: Vec<(f64, f64)> =
-        view.losses.points().iter().map(|(step, loss)| (epoch_of(view, *step), *loss)).collect();
+        view.losses.points().iter().map(|point| (epoch_of(view, point.step), point.mean)).collect();
     let epochs: Vec<(f64, f64)> = view.epochs.iter().map(|report| (report.epochs(), report.train_loss)).collect();
     let domain = extent(trace.iter().chain(&epochs).map(|point| point.1));
     let x = epochs_axis(view, LOSS_PANEL);

@@ -14,6 +14,8 @@ pub(super) struct EventLog {
     pub(super) view: RunView,
     /// Time (seconds since the Unix epoch), level and text of each line.
     pub(super) lines: VecDeque<(f64, LineLevel, String)>,
+    /// Lines that are no longer kept.
+    pub(super) forgotten: u64,
 }
 
 impl EventLog {
@@ -22,6 +24,7 @@ impl EventLog {
         for line in lines(event, &self.view) {
             if self.lines.len() == LINES_MAX {
                 self.lines.pop_front();
+                self.forgotten += 1;
             }
             self.lines.push_back((event.time, line.level, line.text));
         }

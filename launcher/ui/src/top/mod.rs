@@ -1,7 +1,7 @@
 //! `enn top`: a run on the whole screen, live or after its end.
 //!
 //! `state` takes keys and `view` draws, both pure; `sample` reads the load of processes and GPUs, `tail` the logs, and
-//! `screen` owns the terminal and the loop. **Invariant:** nothing here touches the run; it only looks.
+//! `screen` owns the terminal and the loop; `web` serves the same as a page. **Invariant:** nothing here touches the run; it only looks.
 
 mod event_log;
 mod panels;
@@ -12,5 +12,7 @@ mod screen;
 mod state;
 mod tail;
 mod view;
+mod web;
 
 pub use screen::{TopOptions, run};
+pub use web::{WebOptions, WebPage};

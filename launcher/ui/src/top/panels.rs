@@ -6,7 +6,7 @@ use super::{
     state::{Pane, WorkerFilter},
 };
 use crate::{
-    format,
+    RunView, format,
     lines::LineLevel,
     model::NodeState,
     run_status::{RunStatus, WorkerStatus},
@@ -78,7 +78,7 @@ pub(super) fn overview(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     let first = parts.next().unwrap_or_default();
     let mut lines = vec![Line::from(vec![name, "  ".into(), word, "  ".into(), first.into()])];
     lines.extend(parts.map(Line::from));
-    lines.extend(reason(scene, &status, now));
+    lines.extend(reason(view, &status, now).map(|text| Line::styled(text, Style::new().fg(colour(&status)))));
     lines.extend(fitted(&step(scene), width, width).into_iter().filter(|line| !line.is_empty()).map(Line::from));
     let sick = scene.event_log.view.sick_devices.iter();
     lines.extend(sick.map(|sentence| Line::styled(sentence.clone(), Style::new().fg(Color::Yellow))));
@@ -95,9 +95,8 @@ pub(super) fn overview(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
 }
 
 /// Returns the reason for a status other than running.
-fn reason(scene: &Scene<'_>, status: &RunStatus, now: f64) -> Option<Line<'static>> {
-    let view = &scene.event_log.view;
-    let text = match status {
+pub(super) fn reason(view: &RunView, status: &RunStatus, now: f64) -> Option<String> {
+    Some(match status {
         RunStatus::Waiting => {
             let waiting = view.waiting.as_ref()?;
             format!("waiting: {}, for {}", waiting.reason, format::seconds((now - waiting.since).max(0.0)))
@@ -110,8 +109,7 @@ fn reason(scene: &Scene<'_>, status: &RunStatus, now: f64) -> Option<Line<'stati
         }
         RunStatus::Gone | RunStatus::Stopped(_) => status.to_string(),
         _ => return None,
-    };
-    Some(Line::styled(text, Style::new().fg(colour(status))))
+    })
 }
 
 /// How far training is, in parts.
@@ -234,14 +232,18 @@ pub(super) fn log(scene: &Scene<'_>, rows: &[WorkerRow]) -> (String, Vec<Line<'s
     };
     let title = format!("{stream} of rank {}", row.rank);
     if scene.tail.path.is_none() {
-        let why = if row.here || row.process.is_some() {
-            "no log file was found: this output went to the launcher's own"
-        } else {
-            "the log is on its node"
-        };
-        return (title, vec![Line::styled(why, dim())]);
+        return (title, vec![Line::styled(without_log(row), dim())]);
     }
     (title, scene.tail.lines.iter().map(|line| Line::from(line.clone())).collect())
+}
+
+/// Says why a worker has no log file here.
+pub(super) fn without_log(row: &WorkerRow) -> &'static str {
+    if row.here || row.process.is_some() {
+        "no log file was found: this output went to the launcher's own"
+    } else {
+        "the log is on its node"
+    }
 }
 
 /// Returns the log of events with times since the launch began; alerts are red.

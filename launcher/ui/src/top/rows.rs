@@ -14,6 +14,8 @@ pub(super) struct WorkerRow {
     pub(super) round: u64,
     /// Process id and status; `None` for a worker of another node, whose launcher keeps its own journal.
     pub(super) process: Option<(u32, WorkerStatus)>,
+    /// Device such as "cuda:0", once the worker has said it.
+    pub(super) device: Option<String>,
     pub(super) load: Option<ProcessLoad>,
     pub(super) here: bool,
 }
@@ -40,6 +42,7 @@ pub(super) fn rows(view: &RunView, samples: &Samples, context: RowContext<'_>, f
                 host: host.to_owned(),
                 round: worker.round,
                 process: Some((worker.pid, status)),
+                device: worker.ready.as_ref().map(|ready| ready.device.clone()).filter(|device| !device.is_empty()),
                 load,
                 here,
             }
@@ -67,7 +70,16 @@ fn elsewhere(view: &RunView, known: &[WorkerRow]) -> Vec<WorkerRow> {
             if !known.contains(&rank) {
                 let host = node.host.clone();
                 let round = round.round;
-                rows.push(WorkerRow { rank, local_rank, host, round, process: None, load: None, here: false });
+                rows.push(WorkerRow {
+                    rank,
+                    local_rank,
+                    host,
+                    round,
+                    process: None,
+                    device: None,
+                    load: None,
+                    here: false,
+                });
             }
         }
         first = first.saturating_add(node.workers);

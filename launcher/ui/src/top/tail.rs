@@ -38,7 +38,7 @@ impl LogTail {
             return;
         }
         self.read = stamp;
-        self.lines = match end_of(path) {
+        self.lines = match end_of(path, TAIL_BYTES) {
             Ok(text) => plain::lines(&text),
             Err(error) => vec![format!("cannot read {}: {error}", path.display())],
         };
@@ -50,14 +50,14 @@ impl LogTail {
     }
 }
 
-/// The last bytes of a file, from the beginning of a line.
-fn end_of(path: &Path) -> io::Result<String> {
+/// The last bytes of a file, at most so many, from the beginning of a line.
+pub(super) fn end_of(path: &Path, bytes_max: u64) -> io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
-    let start = length.saturating_sub(TAIL_BYTES);
+    let start = length.saturating_sub(bytes_max);
     file.seek(SeekFrom::Start(start))?;
     let mut bytes = Vec::new();
-    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+    file.take(bytes_max).read_to_end(&mut bytes)?;
     let cut = if start == 0 { 0 } else { memchr::memchr(b'\n', &bytes).map_or(0, |at| at + 1) };
     Ok(String::from_utf8_lossy(&bytes[cut..]).into_owned())
 }
@@ -101,7 +101,16 @@ mod tests {
     use std::io::Write;
 
     fn row() -> WorkerRow {
-        WorkerRow { rank: 3, local_rank: 1, host: "n".into(), round: 2, process: None, load: None, here: true }
+        WorkerRow {
+            rank: 3,
+            local_rank: 1,
+            host: "n".into(),
+            round: 2,
+            process: None,
+            device: None,
+            load: None,
+            here: true,
+        }
     }
 
     #[test]
