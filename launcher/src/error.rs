@@ -23,7 +23,7 @@ use enn_data::{
 use enn_process::{logs::LogReadError, preload::WarmError, run_dir::RunDirError};
 use enn_serve::ServeError;
 use enn_ui::runs::RemoveError;
-use enn_ui::{JournalError, KernelsError, MetricsError, TopError, report::PredictionsError};
+use enn_ui::{JournalError, KernelsError, MetricsError, TopError, mlflow::MlflowError, report::PredictionsError};
 use std::{io, path::PathBuf, time::Duration};
 
 /// An error of a command; `exit_code` is its exit code.
@@ -56,6 +56,8 @@ pub enum Error {
     Journal(#[from] JournalError),
     #[error(transparent)]
     Kernels(#[from] KernelsError),
+    #[error(transparent)]
+    Mlflow(#[from] MlflowError),
     #[error(transparent)]
     Warm(#[from] WarmError),
     #[error(transparent)]
@@ -187,6 +189,15 @@ pub enum Usage {
          them\n  hint: start a new run with this size"
     )]
     Sized { key: &'static str },
+    #[error(
+        "there is no training in {}\n  hint: `enn train CONFIG` makes one; --runs-dir names another directory of runs",
+        files(dirs)
+    )]
+    NoRuns { dirs: Vec<PathBuf> },
+    #[error("there is no help on \"{word}\"\n  hint: {}", topic_hint(meant.as_deref()))]
+    NoTopic { word: String, meant: Option<String> },
+    #[error("found {found} runs, expected at most {limit}")]
+    TooManyRuns { found: usize, limit: usize },
     #[error("give the data to predict, --data FILE")]
     NothingToPredict,
     #[error("say which formats, e.g. --to onnx,pt2")]
@@ -207,6 +218,10 @@ pub enum Usage {
         "a stream is predicted from standard input to standard output: give --data - and --out - together, and no other --data"
     )]
     OnePipe,
+}
+
+fn topic_hint(meant: Option<&str>) -> String {
+    meant.map_or_else(|| "`enn help` lists the topics".to_owned(), |meant| format!("`enn help {meant}`"))
 }
 
 fn files(data: &[PathBuf]) -> String {
@@ -230,6 +245,8 @@ impl Error {
             | Self::Remove(RemoveError::Place { .. } | RemoveError::Busy { .. })
             | Self::Remote(RemoteError::Place { .. } | RemoteError::NoRun { .. }) => ExitCode::Usage,
             Self::RunDir(error) if error.is_of_usage() => ExitCode::Usage,
+            Self::Mlflow(error) if error.is_of_usage() => ExitCode::Usage,
+            Self::Mlflow(MlflowError::Journal(_)) => ExitCode::Artifact,
             Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
             Self::Logs(LogReadError::None { .. }) | Self::Chaos(ChaosError::NotUnderWay { .. }) => ExitCode::Usage,
@@ -270,6 +287,7 @@ impl Error {
             | Self::Remove(_)
             | Self::Top(_)
             | Self::Metrics(_)
+            | Self::Mlflow(_)
             | Self::Serve(ServeError::Listen { .. } | ServeError::System { .. })
             | Self::Profile(_)
             | Self::Agent(_)

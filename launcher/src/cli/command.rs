@@ -1,8 +1,9 @@
 //! The command line of `enn`: its subcommands and what they have in common.
 
 use super::{
-    chaos, ckpt, completions, cv, data, doctor, evaluate, export, gc, init, kernels, logs, ls, man, metrics, model,
-    predict, profile, rm, run, runtime, serve, slurm, stage, status, target_run, top, train, warm,
+    chaos, ckpt, compare, completions, cv, data, doctor, evaluate, export, gc, help, init, kernels, logs, ls, man,
+    metrics, mlflow, model, predict, profile, rm, run, runtime, serve, slurm, stage, status, target_run, top, train,
+    warm,
 };
 use clap::{Parser, Subcommand};
 use enn_common::exit::ExitCode;
@@ -41,6 +42,8 @@ pub(super) enum Command {
     Profile(profile::Args),
     Status(status::Args),
     Ls(ls::Args),
+    Compare(compare::Args),
+    Mlflow(mlflow::Args),
     Rm(rm::Args),
     Gc(gc::Args),
     Top(top::Args),
@@ -54,6 +57,7 @@ pub(super) enum Command {
     Model(model::Args),
     Slurm(slurm::Args),
     Doctor(doctor::Args),
+    Help(help::Args),
     Completions(completions::Args),
     Man(man::Args),
     #[command(hide = true)]
@@ -64,7 +68,9 @@ pub(super) enum Command {
 fn with_version(command: clap::Command) -> clap::Command {
     let version = clap::Arg::new("version").long("version").short('V').action(clap::ArgAction::Version);
     let version = version.help("Print version").help_heading("Options").hide(true);
-    command.version(env!("CARGO_PKG_VERSION")).display_name("enn").arg(version).mut_subcommands(with_version)
+    // The flag that clap makes would be a second one of this name.
+    let command = command.version(env!("CARGO_PKG_VERSION")).display_name("enn").disable_version_flag(true);
+    command.arg(version).mut_subcommands(with_version)
 }
 
 fn exit_codes() -> String {

@@ -4,7 +4,7 @@ use super::output;
 use crate::Error;
 
 /// Names of the subcommands, of which each has a page; a test compares them with `Command`.
-pub(super) const NAMES: [&str; 33] = [
+pub(super) const NAMES: [&str; 36] = [
     "run",
     "warm",
     "train",
@@ -17,6 +17,8 @@ pub(super) const NAMES: [&str; 33] = [
     "init",
     "metrics",
     "ls",
+    "compare",
+    "mlflow",
     "rm",
     "gc",
     "profile",
@@ -35,6 +37,7 @@ pub(super) const NAMES: [&str; 33] = [
     "model",
     "slurm",
     "doctor",
+    "help",
     "completions",
     "man",
     "runtime",
