@@ -201,7 +201,7 @@ pub(super) struct RunList {
     /// Runs: directories, names, beginnings of names, addresses, or "latest"
     #[arg(value_name = "RUN")]
     runs: Vec<String>,
-    /// Directory of runs [default: ENN_RUNS, else ./runs, and that of `enn run`]
+    /// Directory of runs [default: ENN_RUNS, else ./runs]
     #[arg(long, value_name = "DIR")]
     runs_dir: Option<PathBuf>,
     /// Without RUN: at most so many runs [default: 10]
@@ -210,9 +210,9 @@ pub(super) struct RunList {
 }
 
 impl RunList {
-    /// Returns the directories that are searched.
+    /// Returns the directory of trainings, which is searched.
     pub(super) fn dirs(&self, facts: &Facts) -> Vec<PathBuf> {
-        directories(self.runs_dir.as_deref(), facts)
+        vec![facts.cwd.join(self.runs_dir.as_ref().unwrap_or(&facts.runs_dir))]
     }
 
     /// Returns the directories of at most `limit` named runs, each once; without names the newest trainings with the configuration name of

@@ -55,7 +55,12 @@ impl Page {
     /// Finds the row of a table whose first or second cell is the key, with its section or below a heading or a head that names it.
     pub(crate) fn row_of(self, key: &str) -> Option<Description> {
         let (section, last) = key.rsplit_once('.').unwrap_or(("", key));
-        let whole = self.row(|cell, _| spans(cell).any(|span| span == key));
+        // A table of keys describes them; others use them to describe something else.
+        let is_of_keys = |place: &str| {
+            place.trim_end().rsplit('\n').next().is_some_and(|head| head.split(' ').any(|word| word == "key"))
+        };
+        let of_keys = self.row(|cell, place| is_of_keys(place) && spans(cell).any(|span| span == key));
+        let whole = of_keys.or_else(|| self.row(|cell, _| spans(cell).any(|span| span == key)));
         let of_section = format!("`[{section}]`");
         whole.or_else(|| self.row(|cell, place| place.contains(&of_section) && spans(cell).any(|span| span == last)))
     }
@@ -104,7 +109,7 @@ impl Page {
                 continue;
             }
             let head_text = head.join(" ");
-            let place = format!("{context} {head_text}");
+            let place = format!("{context}\n{head_text}");
             if cells.iter().take(2).any(|cell| fits(cell, &place)) {
                 let at = head.iter().position(|name| *name == "default");
                 let default = at.and_then(|at| cells.get(at)).map_or("", |cell| cell);

@@ -24,21 +24,21 @@ pub struct Figure {
 pub const FIGURES: [Figure; 11] = [
     Figure {
         key: "val_error",
-        heading: "VAL",
+        heading: "val",
         is_error: true,
         text: |entry| error_text(entry, "val"),
         value: |entry| error_value(entry, "val"),
     },
     Figure {
         key: "test_error",
-        heading: "TEST",
+        heading: "test",
         is_error: true,
         text: |entry| error_text(entry, "test"),
         value: |entry| error_value(entry, "test"),
     },
     Figure {
         key: "best_baseline",
-        heading: "BEST BASELINE",
+        heading: "best baseline",
         is_error: true,
         text: |entry| {
             let baseline = baseline(entry);
@@ -53,7 +53,7 @@ pub const FIGURES: [Figure; 11] = [
     },
     Figure {
         key: "above_baseline",
-        heading: "BESIDE IT",
+        heading: "difference to it",
         is_error: false,
         text: |entry| {
             margin(entry).map_or_else(String::new, |share| format!("{:+.1} %", 100.0 * share).replace('-', "−"))
@@ -62,42 +62,42 @@ pub const FIGURES: [Figure; 11] = [
     },
     Figure {
         key: "best_epoch",
-        heading: "BEST EPOCH",
+        heading: "best epoch",
         is_error: false,
         text: |entry| entry.run.best_epoch().map_or_else(String::new, |epoch| epoch.to_string()),
         value: |entry| json!(entry.run.best_epoch()),
     },
     Figure {
         key: "epochs",
-        heading: "EPOCHS",
+        heading: "epochs",
         is_error: false,
         text: |entry| entry.run.epochs().map_or_else(String::new, |epochs| epochs.to_string()),
         value: |entry| json!(entry.run.epochs()),
     },
     Figure {
         key: "steps",
-        heading: "STEPS",
+        heading: "steps",
         is_error: false,
         text: |entry| entry.run.steps().map_or_else(String::new, format::count),
         value: |entry| json!(entry.run.steps()),
     },
     Figure {
         key: "parameters",
-        heading: "PARAMETERS",
+        heading: "parameters",
         is_error: false,
         text: |entry| entry.run.parameters().map_or_else(String::new, format::count),
         value: |entry| json!(entry.run.parameters()),
     },
     Figure {
         key: "seconds",
-        heading: "TIME",
+        heading: "time",
         is_error: false,
         text: |entry| entry.run.seconds().map_or_else(String::new, format::seconds),
         value: |entry| entry.run.seconds().map_or(Value::Null, finite),
     },
     Figure {
         key: "workers",
-        heading: "WORKERS",
+        heading: "workers",
         is_error: false,
         text: |entry| match (entry.run.workers(), entry.run.devices()) {
             (Some(workers), Some(devices)) => format!("{workers} × {devices}"),
@@ -108,7 +108,7 @@ pub const FIGURES: [Figure; 11] = [
     },
     Figure {
         key: "failures",
-        heading: "FAILURES",
+        heading: "failures",
         is_error: false,
         text: |entry| match (entry.run.failures(), entry.run.recoveries()) {
             (0, _) => "none".to_owned(),

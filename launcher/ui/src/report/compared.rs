@@ -8,7 +8,7 @@ use super::{
     scale::{Scale, extent},
 };
 use crate::{
-    compare::{Comparison, Entry, FIGURES},
+    compare::{Comparison, Difference, Entry, FIGURES},
     format,
     run_status::RunStatus,
     runs::RunState,
@@ -19,6 +19,8 @@ use enn_common::metrics::Measure;
 const LABELS_MAX: usize = 16;
 /// Longest value of the configuration shown, characters.
 const VALUE_CHARS_MAX: usize = 300;
+/// Share of the range of errors that is left free below them.
+const ROOM_SHARE: f64 = 0.1;
 /// Classes of the lines of runs; further runs have the same colours, dashed.
 const SERIES: [&str; 8] =
     ["series s0", "series s1", "series s2", "series s3", "series s4", "series s5", "series s6", "series s7"];
@@ -82,7 +84,7 @@ fn lede(comparison: &Comparison) -> String {
         count => format!(" {count} runs are not finished."),
     };
     let chosen = if comparison.best.is_some() {
-        " Runs are ranked by their validation error, which test rows do not choose."
+        " Runs are ranked by their validation error; test errors choose nothing."
     } else {
         ""
     };
@@ -146,13 +148,19 @@ fn state_class(state: &RunState) -> &'static str {
     }
 }
 
+/// A row of a table with a column for each run.
+struct RunRow {
+    name: String,
+    cells: Vec<String>,
+}
+
 /// A table with a column for each run.
-fn beside(html: &mut Html, comparison: &Comparison, rows: &[(String, Vec<String>)]) {
+fn beside(html: &mut Html, comparison: &Comparison, table: &'static str, rows: &[RunRow]) {
     let class = |entry: &Entry, other: &'static str| {
         if comparison.is_best(entry) { format!("{other} is-best") } else { other.to_owned() }
     };
     html.element("div", &[("class", &"scroll")], |html| {
-        html.element("table", &[("class", &"beside")], |html| {
+        html.element("table", &[("class", &table)], |html| {
             html.element("thead", &[], |html| {
                 html.element("tr", &[], |html| {
                     html.leaf("th", &[], "");
@@ -165,7 +173,7 @@ fn beside(html: &mut Html, comparison: &Comparison, rows: &[(String, Vec<String>
                 });
             });
             html.element("tbody", &[], |html| {
-                for (name, cells) in rows {
+                for RunRow { name, cells } in rows {
                     html.element("tr", &[], |html| {
                         html.leaf("th", &[("scope", &"row")], name);
                         for (entry, cell) in comparison.entries.iter().zip(cells) {
@@ -181,15 +189,15 @@ fn beside(html: &mut Html, comparison: &Comparison, rows: &[(String, Vec<String>
 
 fn figures(html: &mut Html, comparison: &Comparison) {
     let known = FIGURES.iter().filter(|figure| figure.is_known(comparison));
-    let rows: Vec<(String, Vec<String>)> = known
+    let rows: Vec<RunRow> = known
         .map(|figure| {
             let or_absent = |text: String| if text.is_empty() { "–".to_owned() } else { text };
             let cells = comparison.entries.iter().map(|entry| or_absent((figure.text)(entry))).collect();
-            (figure.title(comparison), cells)
+            RunRow { name: figure.title(comparison), cells }
         })
         .collect();
     if !rows.is_empty() {
-        section(html, "figures", "Figures", |html| beside(html, comparison, &rows));
+        section(html, "figures", "Figures", |html| beside(html, comparison, "beside", &rows));
     }
 }
 
@@ -198,9 +206,11 @@ fn configuration(html: &mut Html, comparison: &Comparison) {
         return;
     }
     let cell = |value: &Option<String>| format::shortened(value.as_deref().unwrap_or("–"), VALUE_CHARS_MAX);
-    let rows: Vec<(String, Vec<String>)> =
-        comparison.differences.iter().map(|one| (one.key.clone(), one.values.iter().map(cell).collect())).collect();
-    section(html, "configuration", "Keys that differ", |html| beside(html, comparison, &rows));
+    let row = |one: &Difference| RunRow { name: one.key.clone(), cells: one.values.iter().map(cell).collect() };
+    let rows: Vec<RunRow> = comparison.differences.iter().map(row).collect();
+    section(html, "configuration", "Keys that differ", |html| {
+        beside(html, comparison, "beside values", &rows);
+    });
 }
 
 fn curves(html: &mut Html, comparison: &Comparison) {
@@ -248,14 +258,21 @@ fn validation(html: &mut Html, comparison: &Comparison, curves: &[Curve<'_>]) {
     let baseline = first.entry.run.best_baseline("val");
     let level = baseline.map(|best| (format::label(best.name), best.metrics.judged()));
     let levels: Vec<(String, f64)> = level.into_iter().collect();
-    let high = curves.iter().map(|curve| validation_domain(&curve.points, &levels).1).fold(0.0, f64::max);
-    let y = Scale::linear((0.0, high), PANEL.upwards()).rounded(5);
+    let y = Scale::linear(error_domain(curves, &levels), PANEL.upwards()).rounded(5);
     let subtitle = format::error_name(measure, comparison.units());
     figure(html, "Validation error", &format!("{subtitle}, over epochs; circles: the weights that are kept"), |html| {
         let description = "validation error of the runs over epochs";
         let plot = Plot { id: "clip-validation", description, y, level: levels.first(), is_of_errors: true };
         plot.draw(html, curves);
     });
+}
+
+/// The errors from the lowest to the highest settled one, with some room: from zero on, runs that are alike would be one line.
+fn error_domain(curves: &[Curve<'_>], levels: &[(String, f64)]) -> (f64, f64) {
+    let high = curves.iter().map(|curve| validation_domain(&curve.points, levels).1).fold(0.0, f64::max);
+    let values = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1);
+    let low = extent(values.chain(levels.iter().map(|level| level.1))).0;
+    ((low - ROOM_SHARE * (high - low)).max(0.0), high)
 }
 
 /// A chart with the curves of all runs.
