@@ -133,6 +133,7 @@ environments: venv ## All downloads of the conformance checks: target/venv, Tens
 	tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" coreml
 	tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" wheels
 	tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" headers --no-deps
+	tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" mlflow
 	$(ENN_PYTHON) tests/conformance/_pytorch_source.py
 
 conformance: build-all venv ## Tests against PyTorch itself

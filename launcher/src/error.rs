@@ -29,7 +29,7 @@ use enn_data::{
 use enn_process::{logs::LogReadError, preload::WarmError, run_dir::RunDirError};
 use enn_serve::ServeError;
 use enn_ui::runs::RemoveError;
-use enn_ui::{JournalError, KernelsError, MetricsError, TopError, report::PredictionsError};
+use enn_ui::{JournalError, KernelsError, MetricsError, TopError, mlflow::MlflowError, report::PredictionsError};
 use std::{io, path::PathBuf, time::Duration};
 
 /// An error of a command; `exit_code` is its exit code.
@@ -65,6 +65,8 @@ pub enum Error {
     Journal(#[from] JournalError),
     #[error(transparent)]
     Kernels(#[from] KernelsError),
+    #[error(transparent)]
+    Mlflow(#[from] MlflowError),
     #[error(transparent)]
     Warm(#[from] WarmError),
     #[error(transparent)]
@@ -206,6 +208,15 @@ pub enum Usage {
          them\n  hint: start a new run with this size"
     )]
     Sized { key: &'static str },
+    #[error(
+        "there is no training in {}\n  hint: `enn train CONFIG` makes one; --runs-dir names another directory of runs",
+        files(dirs)
+    )]
+    NoRuns { dirs: Vec<PathBuf> },
+    #[error("there is no help on \"{word}\"\n  hint: {}", topic_hint(meant.as_deref()))]
+    NoTopic { word: String, meant: Option<String> },
+    #[error("found {found} runs, expected at most {limit}")]
+    TooManyRuns { found: usize, limit: usize },
     #[error("give the data to predict, --data FILE")]
     NothingToPredict,
     #[error("say which formats, e.g. --to onnx,pt2")]
@@ -237,6 +248,10 @@ impl From<SurveyError> for Error {
     }
 }
 
+fn topic_hint(meant: Option<&str>) -> String {
+    meant.map_or_else(|| "`enn help` lists the topics".to_owned(), |meant| format!("`enn help {meant}`"))
+}
+
 fn files(data: &[PathBuf]) -> String {
     data.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" and ")
 }
@@ -259,6 +274,8 @@ impl Error {
             | Self::Remove(RemoveError::Place { .. } | RemoveError::Busy { .. })
             | Self::Remote(RemoteError::Place { .. } | RemoteError::NoRun { .. }) => ExitCode::Usage,
             Self::RunDir(error) if error.is_of_usage() => ExitCode::Usage,
+            Self::Mlflow(error) if error.is_of_usage() => ExitCode::Usage,
+            Self::Mlflow(MlflowError::Journal(_)) => ExitCode::Artifact,
             Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
             Self::Logs(LogReadError::None { .. }) | Self::Chaos(ChaosError::NotUnderWay { .. }) => ExitCode::Usage,
@@ -299,6 +316,7 @@ impl Error {
             | Self::Remove(_)
             | Self::Top(_)
             | Self::Metrics(_)
+            | Self::Mlflow(_)
             | Self::Serve(ServeError::Listen { .. } | ServeError::System { .. })
             | Self::Profile(_)
             | Self::Agent(_)

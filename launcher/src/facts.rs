@@ -323,6 +323,8 @@ impl From<&Facts> for DoctorInputs {
             python: facts.script_python().map(PathBuf::from),
             temporary_dir: facts.temporary_dir.clone(),
             cwd: facts.cwd.clone(),
+            has_slurm: facts.program("sbatch").is_some(),
+            exports: Vec::new(),
             variables: facts.variables.clone(),
         }
     }

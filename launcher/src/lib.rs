@@ -12,6 +12,7 @@ pub mod doctor;
 mod error;
 pub mod export;
 pub mod facts;
+mod help;
 pub mod libtorch;
 mod names;
 pub mod retention;

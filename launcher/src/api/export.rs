@@ -9,6 +9,7 @@
 use super::{cv, launch, predict::Subject as Trained, stamp};
 use crate::{
     Error,
+    doctor::ExportSupport,
     error::Usage,
     export::{
         DraftDir, Exported, Forms, Packed, Ports, Pythons, Subject, Tools, digest, is_packed, lock_output, programs,
@@ -155,6 +156,13 @@ pub fn prepare_export(target: Target, facts: &Facts, progress: &mut dyn FnMut(&s
 const STAGED_LINK: &str = "staged";
 /// The directory of environments below the user's cache directory.
 const ENVIRONMENTS: &str = "envs";
+
+/// Returns whether each format can be made and checked with the environments that were prepared.
+pub(crate) fn export_support(cache_dir: &Path) -> Vec<ExportSupport> {
+    let root = cache_dir.join(ENVIRONMENTS);
+    let is_ready = |target| Tools::backend(target).is_none_or(|backend| prepare::prepared(backend, &root).is_some());
+    Target::ALL.map(|target| ExportSupport { format: target.name(), is_ready: is_ready(target) }).to_vec()
+}
 
 /// The files of an artifact in the draft; the first one is the artifact itself.
 type Parts = Vec<PathBuf>;

@@ -53,6 +53,7 @@ pub use cv::{CrossValidated, OUT_OF_FOLD, cross_validate};
 pub use cv_options::CvOptions;
 pub use enn_checkpoint::gather::Arrays;
 pub use evaluate::{EvaluateOptions, Evaluated, evaluate};
+pub(crate) use export::export_support;
 pub use export::{ExportOptions, export, prepare_export};
 pub use finished::{FinishedRun, finished};
 pub use model::{edit_tasks, load_model, new_model, save_model, tasks_of};

@@ -1,8 +1,9 @@
 //! The command line of `enn`: its subcommands and what they have in common.
 
 use super::{
-    chaos, ckpt, completions, cv, data, doctor, evaluate, export, gc, init, kernels, logs, ls, man, metrics, model,
-    new, predict, profile, rm, run, runtime, schema, serve, slurm, stage, status, target_run, top, train, warm,
+    chaos, ckpt, compare, completions, cv, data, doctor, evaluate, export, gc, help, init, kernels, logs, ls, man,
+    metrics, mlflow, model, new, predict, profile, rm, run, runtime, schema, serve, slurm, stage, status, target_run,
+    top, train, warm,
 };
 use clap::{Parser, Subcommand};
 use enn_common::exit::ExitCode;
@@ -42,6 +43,8 @@ pub(super) enum Command {
     Profile(profile::Args),
     Status(status::Args),
     Ls(ls::Args),
+    Compare(compare::Args),
+    Mlflow(mlflow::Args),
     Rm(rm::Args),
     Gc(gc::Args),
     Top(top::Args),
@@ -55,6 +58,7 @@ pub(super) enum Command {
     Model(model::Args),
     Slurm(slurm::Args),
     Doctor(doctor::Args),
+    Help(help::Args),
     Completions(completions::Args),
     Man(man::Args),
     Schema(schema::Args),

@@ -1,12 +1,15 @@
 //! `enn completions`, and `--print-completion` as newer releases of torchrun have it.
 
-use super::output;
+use super::{complete, output};
 use crate::Error;
 use clap::Command;
 use clap_complete::Shell;
 use std::collections::BTreeSet;
 
-/// Print completions for a shell
+/// Print completions for a shell: in bash, zsh and fish they know the names of runs
+///
+/// For bash: source <(enn completions bash), in ~/.bashrc. For zsh: source <(enn completions zsh), in ~/.zshrc behind compinit. For fish:
+/// enn completions fish > ~/.config/fish/completions/enn.fish
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Shell
@@ -27,7 +30,10 @@ pub(super) enum AnyShell {
 
 /// Prints the completions of `command`, the command line of `enn`.
 pub(super) fn run(args: &Args, command: Command) -> Result<(), Error> {
-    output::bytes(&generated(args.shell, command, "enn"))
+    match complete::script(args.shell) {
+        Some(text) => output::bytes(&text.map_err(Error::Output)?),
+        None => output::bytes(&generated(args.shell, command, "enn")),
+    }
 }
 
 /// Prints the completions of `command` under a name.

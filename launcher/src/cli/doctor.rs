@@ -2,24 +2,28 @@
 
 use super::output;
 use crate::{
-    Error,
+    Error, api,
     doctor::{self, DoctorInputs},
     facts::Facts,
 };
 use enn_common::exit::ExitCode;
 
-/// Examine this machine: what is there, what is missing, and how to fix it
+/// Say what works on this machine, what is missing, and how to fix it
 ///
 /// Ends with code 4 when something needed is missing.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
+    /// Print everything that was found, and the environment variables with their values
+    #[arg(long, short, visible_short_alias = 'v', conflicts_with = "json", help_heading = "Output")]
+    all: bool,
     /// Print JSON
     #[arg(long, help_heading = "Output")]
     json: bool,
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let report = doctor::examine(&DoctorInputs::from(facts));
-    output::print(args.json, &report.json(), || report.to_string())?;
-    Ok(report.exit_code())
+    let exports = api::export_support(&facts.cache_dir);
+    let found = doctor::examine(&DoctorInputs { exports, ..DoctorInputs::from(facts) });
+    output::print(args.json, &found.report.json(), || if args.all { found.report.to_string() } else { found.summary })?;
+    Ok(found.report.exit_code())
 }

@@ -4,6 +4,7 @@ use super::bar::Bar;
 use crate::{
     Error,
     api::{self, Override},
+    error::Usage,
     facts::Facts,
     names::names,
     torchrun,
@@ -11,7 +12,8 @@ use crate::{
 use clap::Args;
 use enn_common::config::raw::RawValue;
 use enn_data::survey::{TargetTask, Wishes};
-use enn_ui::runs::Need;
+use enn_process::run_dir;
+use enn_ui::runs::{Need, RunKind};
 use enn_ui::{Mode, shell_word};
 use std::{
     fmt::Display,
@@ -253,6 +255,65 @@ impl RunArgs {
     pub(super) fn find(&self, need: Need, facts: &Facts) -> Result<PathBuf, Error> {
         find(&self.run, self.runs_dir.as_deref(), need, facts)
     }
+}
+
+/// Number of runs that are taken when none is named.
+const RUNS_LAST: usize = 10;
+
+/// Arguments that name several runs.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Job")]
+pub(super) struct RunList {
+    /// Runs: directories, names, beginnings of names, addresses, or "latest"
+    #[arg(value_name = "RUN")]
+    runs: Vec<String>,
+    /// Directory of runs [default: ENN_RUNS, else ./runs]
+    #[arg(long, value_name = "DIR")]
+    runs_dir: Option<PathBuf>,
+    /// Without RUN: at most so many runs [default: 10]
+    #[arg(long, value_name = "N", conflicts_with = "runs", value_parser = clap::value_parser!(u32).range(1..))]
+    last: Option<u32>,
+}
+
+impl RunList {
+    /// Returns the directory of trainings, which is searched.
+    pub(super) fn dirs(&self, facts: &Facts) -> Vec<PathBuf> {
+        vec![facts.cwd.join(self.runs_dir.as_ref().unwrap_or(&facts.runs_dir))]
+    }
+
+    /// Returns the directories of at most `limit` named runs, each once; without names the newest trainings with the configuration name of
+    /// the newest one.
+    pub(super) fn find(&self, limit: usize, facts: &Facts) -> Result<Vec<PathBuf>, Error> {
+        let dirs = self.dirs(facts);
+        if self.runs.is_empty() {
+            return newest_alike(&dirs, self.last.map_or(RUNS_LAST, |last| last as usize).min(limit));
+        }
+        let mut paths: Vec<PathBuf> = Vec::new();
+        for named in &self.runs {
+            let path = facts.cwd.join(found(named, &dirs, Need::Training, facts)?);
+            let path = path.canonicalize().unwrap_or(path);
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+        match paths.len() {
+            found if found > limit => Err(Error::Usage(Usage::TooManyRuns { found, limit })),
+            _ => Ok(paths),
+        }
+    }
+}
+
+/// Returns the newest trainings whose configuration has the name of the newest one.
+fn newest_alike(dirs: &[PathBuf], count: usize) -> Result<Vec<PathBuf>, Error> {
+    dirs.iter().try_for_each(|dir| run_dir::local(dir))?;
+    let name = |path: &Path| run_dir::read_config(path).ok().map(|config| config.name);
+    let all = run_dir::list_where(dirs, |path| RunKind::of(path) == Some(RunKind::Train));
+    let mut named = all.into_iter().filter_map(|(_, path)| Some((name(&path)?, path)));
+    let Some((wanted, newest)) = named.next() else {
+        return Err(Error::Usage(Usage::NoRuns { dirs: dirs.to_vec() }));
+    };
+    let others = named.filter(|(name, _)| *name == wanted).map(|(_, path)| path);
+    Ok(std::iter::once(newest).chain(others).take(count).collect())
 }
 
 /// Finds the named run that meets `need`, of a training or of any program.

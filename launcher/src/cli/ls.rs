@@ -56,7 +56,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     }
     let mut lines = table(&found, now, output::columns().map(usize::from));
     lines.push(totals(&found, &staged));
-    output::text_line(&lines.join("\n"))
+    // Names and errors are escaped already: what is left are colours.
+    output::bytes(format!("{}\n", lines.join("\n")).as_bytes())
 }
 
 /// A run with its size in bytes.
@@ -73,7 +74,7 @@ impl Row {
     fn cells(&self, now: SystemTime) -> [String; 6] {
         [
             enn_common::shown::line(&self.run.name).into_owned(),
-            self.run.state.to_string(),
+            enn_common::shown::line(&self.run.state.to_string()).into_owned(),
             age(now.duration_since(self.run.written).unwrap_or_default()),
             format::bytes(self.bytes),
             self.run.step.map_or_else(|| "-".to_owned(), |step| format!("step {step}")),

@@ -4,7 +4,7 @@ use super::output;
 use crate::Error;
 
 /// Names of the subcommands, of which each has a page; a test compares them with `Command`.
-pub(super) const NAMES: [&str; 35] = [
+pub(super) const NAMES: [&str; 38] = [
     "run",
     "warm",
     "new",
@@ -18,6 +18,8 @@ pub(super) const NAMES: [&str; 35] = [
     "init",
     "metrics",
     "ls",
+    "compare",
+    "mlflow",
     "rm",
     "gc",
     "profile",
@@ -36,6 +38,7 @@ pub(super) const NAMES: [&str; 35] = [
     "model",
     "slurm",
     "doctor",
+    "help",
     "completions",
     "man",
     "schema",

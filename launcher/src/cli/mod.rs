@@ -4,6 +4,8 @@ mod bar;
 mod chaos;
 mod ckpt;
 mod command;
+mod compare;
+mod complete;
 mod completions;
 mod cv;
 mod data;
@@ -12,6 +14,7 @@ mod evaluate;
 mod export;
 mod flags;
 mod gc;
+mod help;
 mod init;
 mod kernels;
 mod line;
@@ -19,6 +22,7 @@ mod logs;
 mod ls;
 mod man;
 mod metrics;
+mod mlflow;
 mod model;
 mod new;
 mod output;
@@ -44,7 +48,7 @@ use command::{Cli, Command};
 use enn_common::{exit::ExitCode, panics, shown};
 use enn_ui::{message, terminal};
 use line::LineError;
-use std::path::Path;
+use std::{ffi::OsString, path::Path};
 use tracing_subscriber::{
     filter::{LevelFilter, Targets},
     layer::SubscriberExt,
@@ -60,7 +64,19 @@ pub fn main() -> std::process::ExitCode {
     let torchrun = Path::new(&name).file_name().is_some_and(|name| TORCHRUN_NAMES.iter().any(|known| name == *known));
     panics::install(if torchrun { "enn-torchrun" } else { "enn" });
     let dialect = if torchrun { Dialect::Torchrun } else { Dialect::Enn };
-    let command = match line::parse(std::env::args_os().collect(), dialect) {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    if dialect == Dialect::Enn && asks_for_version(&words) {
+        return (code_of(output::text_line(&version_line()), dialect) as u8).into();
+    }
+    match complete::answer(&words) {
+        Ok(true) => return (ExitCode::Success as u8).into(),
+        Ok(false) => {}
+        Err(error) => {
+            print_parsed(&error);
+            return (ExitCode::Usage as u8).into();
+        }
+    }
+    let command = match line::parse(words, dialect) {
         Ok(command) => command,
         Err(LineError::Parser(error)) => {
             // Help and version go to standard output with code 0, mistakes to standard error with 2.
@@ -79,6 +95,25 @@ pub fn main() -> std::process::ExitCode {
     };
     // A thread that panicked has not done its work, and a signal may have been a consequence.
     if panics::happened() { (ExitCode::Fault as u8).into() } else { code.into() }
+}
+
+/// Returns whether the version is all that is asked for: it is told without making the whole command line, which takes longer.
+fn asks_for_version(words: &[OsString]) -> bool {
+    matches!(words, [_, word] if word == "--version" || word == "-V")
+}
+
+/// The line that the parser prints, too.
+fn version_line() -> String {
+    format!("enn {}", env!("CARGO_PKG_VERSION"))
+}
+
+/// Returns the exit code of an output; a closed pipe is no error.
+fn code_of(printed: Result<(), Error>, dialect: Dialect) -> ExitCode {
+    match printed {
+        Ok(()) => ExitCode::Success,
+        Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::Success,
+        Err(error) => report(&error, dialect),
+    }
 }
 
 /// Prints help, version or a parser error, of which parts may come from untrusted input.
@@ -127,6 +162,8 @@ fn execute(command: Command, dialect: Dialect, facts: &Facts) -> Result<u8, Erro
         Command::Profile(args) => done(profile::run(&args, facts)),
         Command::Status(args) => done(status::run(&args, facts)),
         Command::Ls(args) => done(ls::run(&args, facts)),
+        Command::Compare(args) => done(compare::run(&args, facts)),
+        Command::Mlflow(args) => done(mlflow::run(&args, facts)),
         Command::Rm(args) => done(rm::run(&args, facts)),
         Command::Gc(args) => done(gc::run(&args, facts)),
         Command::Top(args) => done(top::run(&args, facts)),
@@ -140,6 +177,7 @@ fn execute(command: Command, dialect: Dialect, facts: &Facts) -> Result<u8, Erro
         Command::Warm(args) => done(warm::run(&args, facts)),
         Command::Slurm(args) => done(slurm::run(&args, facts)),
         Command::Doctor(args) => doctor::run(&args, facts),
+        Command::Help(args) => done(help::run(&args)),
         Command::Completions(args) => done(completions::run(&args, Cli::command())),
         Command::Man(args) => done(man::run(&args, &Cli::command())),
         Command::Schema(args) => done(schema::run(&args)),

@@ -48,6 +48,9 @@ fn every_command_tells_the_version() {
     };
     let version = format!("enn {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(told(&["enn", "--version"]), version);
+    assert_eq!(format!("{}\n", version_line()), version);
+    let asks = |line: &str| asks_for_version(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+    assert!(asks("enn --version") && asks("enn -V") && !asks("enn run --version") && !asks("enn"));
     for name in NAMES {
         assert_eq!(told(&["enn", name, "--version"]), version, "enn {name}");
     }
@@ -57,6 +60,18 @@ fn every_command_tells_the_version() {
     assert!(theirs.is_ok(), "what follows the program is the program's own: {theirs:?}");
     let error = run::Torchrun::try_parse_from(["enn-torchrun", "--version"]).unwrap_err();
     assert_eq!(error.to_string(), format!("enn-torchrun {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn completions_and_help_know_all_commands() {
+    for name in NAMES {
+        assert!(
+            crate::help::topic_names().all(|topic| topic != name),
+            "the topic {name} would hide behind the command"
+        );
+        assert!(crate::help::beside(name).is_none_or(|topic| crate::help::on(topic).is_some()));
+    }
+    assert_eq!(complete::VARIABLE, "ENN_COMPLETE");
 }
 
 #[test]
@@ -120,6 +135,16 @@ fn command_lines_of_convert_diff_prune_verify_and_transfer() {
         ("ckpt pull s3://bucket/runs/a runs/a --step 40", true),
         ("ckpt pull s3://bucket/runs/a", false),
         ("data verify latest --json", true),
+        ("compare", true),
+        ("compare weather-1 latest --sort val --json", true),
+        ("compare --json --csv", false),
+        ("compare --sort size", false),
+        ("compare a --last 3", false),
+        ("mlflow --last 3 --to x --artifacts link", true),
+        ("mlflow --artifacts all", false),
+        ("help recovery", true),
+        ("doctor -v", true),
+        ("doctor --all --json", false),
         ("ls --all --json", true),
         ("ls --all --runs-dir x", false),
         ("rm weather-2026 hail --yes", true),

@@ -39,8 +39,19 @@ pub struct DoctorInputs {
     pub temporary_dir: PathBuf,
     /// Working directory, in which runs would be written.
     pub cwd: PathBuf,
+    /// Whether Slurm's `sbatch` is on PATH.
+    pub has_slurm: bool,
+    /// Formats of `enn export`, which the caller adds.
+    pub exports: Vec<ExportSupport>,
     /// Variables of [`super::variables::VARIABLES`] that are set, with their values.
     pub variables: Vec<(String, String)>,
+}
+
+/// A format of `enn export`, and whether all that makes and checks it is here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExportSupport {
+    pub format: &'static str,
+    pub is_ready: bool,
 }
 
 /// The result of [`collect`].

@@ -252,4 +252,4 @@ fn gib(bytes: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -8,6 +8,8 @@
 //! `top`, which is a program of its own, reads a clock, and only the servers have sockets.
 
 pub mod classes;
+pub mod compare;
+pub mod configuration;
 pub mod cv;
 pub mod error;
 pub mod evaluation;
@@ -21,6 +23,7 @@ pub mod lines;
 pub mod message;
 pub mod metrics;
 pub mod metrics_server;
+pub mod mlflow;
 pub mod model;
 mod next_steps;
 pub mod openmetrics;

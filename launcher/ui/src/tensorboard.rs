@@ -28,7 +28,7 @@ const FIXED_64: u8 = 1;
 const BYTES: u8 = 2;
 const FIXED_32: u8 = 5;
 
-type Scalar = (String, f64);
+pub(crate) type Scalar = (String, f64);
 
 /// Writes the file of one launch; made with the first numbers that there are.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ fn begin(run: &Path, time: f64) -> io::Result<File> {
     Ok(file)
 }
 
-fn of_epoch(report: &EpochReport) -> Vec<Scalar> {
+pub(crate) fn of_epoch(report: &EpochReport) -> Vec<Scalar> {
     let one = |tag: &str, value: f64| (tag.to_owned(), value);
     let mut scalars = vec![one("loss/train", report.train_loss)];
     if report.val.n > 0 {
@@ -90,11 +90,11 @@ fn of_epoch(report: &EpochReport) -> Vec<Scalar> {
     scalars
 }
 
-fn of_splits(splits: &BTreeMap<String, Metrics>) -> Vec<Scalar> {
+pub(crate) fn of_splits(splits: &BTreeMap<String, Metrics>) -> Vec<Scalar> {
     splits.iter().flat_map(|(split, metrics)| of_split(&format!("{split}_best"), metrics)).collect()
 }
 
-fn of_split(split: &str, metrics: &Metrics) -> Vec<Scalar> {
+pub(crate) fn of_split(split: &str, metrics: &Metrics) -> Vec<Scalar> {
     let mut all = vec![("mae", metrics.mae), ("rmse", metrics.rmse), ("r2", metrics.r2)];
     all.extend(metrics.accuracy.into_iter().flat_map(|accuracy| [("log_loss", metrics.loss), ("accuracy", accuracy)]));
     all.extend(metrics.scaled.map(|scaled| ("scaled_mae", scaled)));

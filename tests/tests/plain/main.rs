@@ -2,6 +2,7 @@
 //! forked scripts: agents, launches, crashes, files of released versions, and in `tidy` the rules that hold for the whole workspace.
 
 mod agent;
+mod command_line;
 mod control;
 mod crash;
 mod followers;

@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::{
-    doctor::findings::{DoctorInputs, ResourceLimits},
+    doctor::findings::{DoctorInputs, ExportSupport, ResourceLimits},
     libtorch::Libtorch,
 };
 use enn_common::exit::ExitCode;
 use std::{path::PathBuf, time::Duration};
 
-fn good() -> Findings {
+pub(in crate::doctor) fn good() -> Findings {
     Findings {
         inputs: DoctorInputs {
             worker: Ok("/opt/enn-worker".into()),
@@ -20,6 +20,11 @@ fn good() -> Findings {
             python: Some("/usr/bin/python3".into()),
             temporary_dir: "/tmp".into(),
             cwd: PathBuf::from("/work"),
+            has_slurm: false,
+            exports: vec![
+                ExportSupport { format: "onnx", is_ready: false },
+                ExportSupport { format: "pt2", is_ready: true },
+            ],
             variables: vec![("ENN_LOG".into(), "debug".into())],
         },
         probe: Ok(Probe {

@@ -136,7 +136,7 @@ fn measured(view: &RunView) -> Measure {
 }
 
 /// From zero to above the baselines and the settled part of the curve: an untrained model's error would flatten the rest.
-fn validation_domain(points: &[(f64, f64)], levels: &[(String, f64)]) -> (f64, f64) {
+pub(super) fn validation_domain(points: &[(f64, f64)], levels: &[(String, f64)]) -> (f64, f64) {
     let settled = &points[(points.len() as f64 * WARM_UP_SHARE) as usize..];
     let high =
         settled.iter().map(|p| p.1).chain(levels.iter().map(|l| l.1)).filter(|v| v.is_finite()).fold(0.0, f64::max);
@@ -154,7 +154,7 @@ pub(super) fn level_class(name: &str) -> &'static str {
 }
 
 /// Whole numbers only: there is no epoch 2.5.
-fn whole(x: &Scale) -> Vec<(f64, String)> {
+pub(super) fn whole(x: &Scale) -> Vec<(f64, String)> {
     x.ticks(6)
         .into_iter()
         .filter(|(value, _)| value.fract() == 0.0)

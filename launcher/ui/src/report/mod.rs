@@ -5,6 +5,7 @@
 
 mod chart;
 mod classes;
+mod compared;
 mod elements;
 mod evaluated;
 mod fit;
@@ -23,7 +24,7 @@ mod timeline;
 pub use inputs::ReportInputs;
 pub use predictions::{PredictionsError, TestPredictions};
 
-use super::{error::JournalError, model::RunView};
+use super::{compare::Comparison, error::JournalError, model::RunView};
 use enn_common::{
     artifact::evaluation::Evaluation,
     fs::{FileError, atomic},
@@ -106,6 +107,14 @@ pub fn write_evaluation(dir: &Path, evaluation: &Evaluation, meta: &StagedMeta) 
     let path = dir.join(FILE);
     atomic::write(&path, evaluated::page(evaluation, meta).as_bytes())?;
     Ok(path)
+}
+
+/// Writes the page of a comparison to `path`.
+///
+/// # Errors
+/// The file cannot be written; an earlier one is then still whole.
+pub fn write_comparison(path: &Path, comparison: &Comparison) -> Result<(), FileError> {
+    atomic::write(path, compared::page(comparison).as_bytes())
 }
 
 /// Reads what `run_dir` holds and writes its report.

@@ -6,6 +6,7 @@ use super::{
     inputs::ReportInputs,
 };
 use crate::{
+    configuration::flatten,
     format,
     metrics::{self, Contender},
     model::{RunView, StagedView},
@@ -201,7 +202,9 @@ pub(super) fn configuration(html: &mut Html, config: &Value) {
         let group = if value.is_object() { key.as_str() } else { "run" };
         let place = order.iter().position(|name| *name == group).unwrap_or(order.len());
         let (_, pairs) = groups.entry(place).or_insert_with(|| (group.to_owned(), Vec::new()));
-        if value.is_object() { flatten("", value, pairs) } else { flatten(key, value, pairs) }
+        let mut found = Vec::new();
+        flatten(if value.is_object() { "" } else { key }, value, &mut found);
+        pairs.extend(found.into_iter().map(|(key, value)| (key, shortened(&value))));
     }
     section(html, "configuration", "Configuration", |html| {
         for (name, pairs) in groups.values() {
@@ -209,35 +212,6 @@ pub(super) fn configuration(html: &mut Html, config: &Value) {
             facts(html, pairs);
         }
     });
-}
-
-/// Nested tables as dotted names, lists of plain values on one line; what is absent is left out.
-fn flatten(path: &str, value: &Value, pairs: &mut Vec<(String, String)>) {
-    match value {
-        Value::Null => {}
-        Value::Object(inner) => {
-            for (key, value) in inner {
-                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-                flatten(&path, value, pairs);
-            }
-        }
-        Value::Array(items) if items.iter().any(Value::is_object) => {
-            for (index, item) in items.iter().enumerate() {
-                flatten(&format!("{path}[{index}]"), item, pairs);
-            }
-        }
-        Value::Array(items) => {
-            pairs.push((path.to_owned(), shortened(&items.iter().map(plain).collect::<Vec<_>>().join(", "))))
-        }
-        other => pairs.push((path.to_owned(), shortened(&plain(other)))),
-    }
-}
-
-fn plain(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
 }
 
 fn shortened(text: &str) -> String {
