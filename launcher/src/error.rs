@@ -152,6 +152,14 @@ pub enum Usage {
     NothingToTrain,
     #[error("{} is data, expected a configuration (TOML) that names it in data.files, as examples/weather/weather.toml does", path.display())]
     DataForConfig { path: PathBuf },
+    #[error(
+        "--events {number}: there is no such descriptor that can be written\nhint: the program that starts enn opens it, a shell by {number}>events.jsonl"
+    )]
+    Events { number: i32 },
+    #[error(
+        "the data have {rows} rows, expected at most {most} in a request\nhint: `enn predict` without --requests predicts any number with all of its workers"
+    )]
+    LargeRequest { rows: u64, most: u64 },
     #[error("--resume auto needs the configuration, whose name says which run is meant")]
     AutoWithoutConfig,
     #[error("found --folds {folds}, expected 2 to {units}, the rows or groups that there are")]

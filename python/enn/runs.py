@@ -6,8 +6,8 @@ import re
 import tempfile
 from pathlib import Path
 
-from . import configuration, predictions, program, progress, tables
-from .errors import EnnError, entrance, printed_error
+from . import configuration, predictions, predictor, program, progress, tables
+from .errors import EnnError, entrance, failed, printed_error, warn
 
 
 class Run:
@@ -21,6 +21,28 @@ class Run:
         self.path = Path(path).absolute()
         self.name = self.path.name
         self._metrics = None
+        self._keeper = predictor.Keeper(self.path)
+
+    def __getstate__(self) -> dict:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__init__(state["path"])
+
+    def __enter__(self) -> "Run":
+        self._keeper.idle = None
+        return self
+
+    def __exit__(self, *_error) -> None:
+        self._keeper.idle = predictor.IDLE_S
+        self.close()
+
+    def close(self) -> None:
+        """Ends the process that keeps the model loaded between predictions. The next prediction starts another one.
+
+        It also ends with this object and with Python, and after a minute without a prediction. In `with run:` it stays until the end of the block.
+        """
+        self._keeper.close()
 
     def __repr__(self) -> str:
         try:
@@ -59,7 +81,7 @@ class Run:
         if self._metrics is None:
             code, text, error = program.output(["metrics", str(self.path), "--json"])
             if code != 0:
-                raise printed_error(error, code, {})
+                raise printed_error(error, code)
             told = json.loads(text)
             baselines = {name: applicable(figures) for name, figures in (told.get("baselines") or {}).items()}
             self._metrics = {name: applicable(figures) for name, figures in told["split"].items()} | {"baselines": baselines}
@@ -114,16 +136,22 @@ class Run:
                 frame = tables.Frame(tables.plain(tables.load(files)), "arrow")
         else:
             frame = tables.read(table, description.is_wanted)
+        is_warm = not is_shown and frame is not None and frame.table.num_rows <= predictor.ROWS_MAX
+        if is_warm:
+            self._keeper.prepare()
         if frame is not None:
             files = [os.path.join(directory, "table.arrow")]
             tables.write(description.wanted(frame.table), files[0])
         target = os.path.abspath(os.fspath(out)) if out is not None else os.path.join(directory, "predictions")
-        arguments = ["predict", str(self.path), *(word for file in files for word in ("--data", file)), "--out", target]
-        arguments += ["--allow-unseen"] if allow_unseen else []
-        arguments += ["--replace"] if out is not None else []
         names = {re.escape(os.path.join(directory, "table.arrow")): "the table", "--allow-unseen": "allow_unseen=True"}
-        if progress.run(arguments, is_shown, names):
-            raise KeyboardInterrupt
+        if is_warm:
+            self._ask({"data": files, "out": target, "allow_unseen": allow_unseen, "replace": out is not None}, names)
+        else:
+            arguments = ["predict", str(self.path), *(word for file in files for word in ("--data", file)), "--out", target]
+            arguments += ["--allow-unseen"] if allow_unseen else []
+            arguments += ["--replace"] if out is not None else []
+            if progress.run(arguments, is_shown, names).is_stopped:
+                raise KeyboardInterrupt
         if out is not None:
             return Path(target)
         answers = predictions.Answers(description, target)
@@ -132,6 +160,14 @@ class Run:
             return frame.give(answers.forecast(None if past else last), has_rows=False)
         frame = frame or tables.Frame(None, "arrow")
         return frame.give(answers.rows(is_plain=frame.kind == "numpy"))
+
+    def _ask(self, request: dict, names: "dict[str, str]") -> None:
+        """Predicts with the process that keeps the model loaded."""
+        answer, warnings = self._keeper.predict(request)
+        if answer["event"] == "refused":
+            raise failed(answer, "", answer["code"], names)
+        for warning in warnings:
+            warn(warning)
 
 
 def applicable(figures: dict) -> dict:

@@ -64,7 +64,8 @@ pub(super) enum Command {
 fn with_version(command: clap::Command) -> clap::Command {
     let version = clap::Arg::new("version").long("version").short('V').action(clap::ArgAction::Version);
     let version = version.help("Print version").help_heading("Options").hide(true);
-    command.version(env!("CARGO_PKG_VERSION")).display_name("enn").arg(version).mut_subcommands(with_version)
+    let command = command.version(env!("CARGO_PKG_VERSION")).disable_version_flag(true);
+    command.display_name("enn").arg(version).mut_subcommands(with_version)
 }
 
 fn exit_codes() -> String {

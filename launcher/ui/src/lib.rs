@@ -11,6 +11,7 @@ pub mod classes;
 pub mod cv;
 pub mod error;
 pub mod evaluation;
+pub mod event_channel;
 pub mod failure;
 pub mod follow;
 pub mod format;
