@@ -88,7 +88,7 @@ class Predictor:
                 elif kind == "failed":
                     self.end()
                     raise failed(event, "", event["code"], {})
-                elif kind in ("answered", "refused") and event["request"] == self.number:
+                elif kind in ("answered", "refused") and event["request"] in (self.number, None):
                     self.used = time.monotonic()
                     return event, warnings
 
@@ -206,6 +206,8 @@ def leave_to_parent() -> None:
     choice = threading.Lock()
     for one in list(kept):
         one.end.detach()
+        # A process object that is not waited for would warn of it.
+        one.process.returncode = 0
         for stream in (one.process.stdin, one.process.stderr, one.events):
             with contextlib.suppress(OSError):
                 stream.close()

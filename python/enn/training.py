@@ -149,7 +149,10 @@ class Source:
             self.files = [os.path.join(directory, "table.arrow")]
             self.rows = self.rows.select(self.columns.used())
             tables.write(self.rows, self.files[0])
-        self.has_missing_words = frame is not None and frame.kind != "file" and tables.has_missing_words(self.rows)
+        if frame is None or frame.kind == "file":
+            self.has_missing_words = tables.files_have_missing_words(self.files if frame is None else tables.paths(table), self.columns.used())
+        else:
+            self.has_missing_words = tables.has_missing_words(self.rows)
 
     def data(self) -> dict:
         """Returns the section `data` of the configuration."""

@@ -37,6 +37,9 @@ pub struct PredictRequest {
     pub allow_unseen: bool,
     #[serde(default)]
     pub replace: bool,
+    /// Directory of the temporary files of this request; by default one below the run.
+    #[serde(default)]
+    pub scratch: Option<PathBuf>,
 }
 
 /// What is told of requests.
@@ -155,7 +158,8 @@ fn answer(
         Some(current) => current,
         None => load(model, facts, &options)?,
     };
-    let done = predict_loaded(&mut current.model, &subject, &output, facts, &options, &current.work.path);
+    let scratch = request.scratch.as_ref().map_or_else(|| current.work.path.clone(), |dir| facts.cwd.join(dir));
+    let done = predict_loaded(&mut current.model, &subject, &output, facts, &options, &scratch);
     // A worker that has failed is replaced for the next request.
     if !matches!(&done, Err(Error::Worker(_) | Error::Late(_) | Error::Export(_))) {
         *loaded = Some(current);

@@ -28,7 +28,7 @@ use std::{
 /// is read. A batch is a table of its own, so that one cut into windows must bring its history.
 ///
 /// With --requests the model stays loaded, and standard input has a line of JSON for each prediction:
-/// {"request": 1, "data": ["new.csv"], "out": "answers.parquet"}, and if wanted "allow_unseen": true, "replace": true. Each is answered by
+/// {"request": 1, "data": ["new.csv"], "out": "answers.parquet"}, and if wanted "allow_unseen": true, "replace": true, "scratch": DIR. Each is answered by
 /// an event `answered` or `refused` on the descriptor of --events.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
