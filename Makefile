@@ -128,12 +128,13 @@ test-gpu: build-all venv ## Tests that need a GPU, two for some; those of our ow
 venv: ## Python with PyTorch 2.11 in target/venv, for conformance and benches (4.6 GB)
 	@[[ "$(ENN_PYTHON)" != "$(TARGET)/venv/bin/python" ]] || tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)"
 
-environments: venv ## All downloads of the conformance checks: target/venv, TensorFlow, coremltools, headers of onnxruntime, tests of PyTorch (7 GB)
+environments: venv ## All downloads of the conformance checks: target/venv, TensorFlow, coremltools, headers of onnxruntime, pandas, tests of PyTorch (8 GB)
 	@tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" tf
 	tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" coreml
 	tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" wheels
 	tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" headers --no-deps
 	tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" mlflow
+	tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" tables
 	$(ENN_PYTHON) tests/conformance/_pytorch_source.py
 
 conformance: build-all venv ## Tests against PyTorch itself
@@ -146,10 +147,13 @@ conformance: build-all venv ## Tests against PyTorch itself
 	ENN_NEEDS_NVRTC=1 LD_LIBRARY_PATH="$$compiler:$$LD_LIBRARY_PATH" $(CARGO) test --profile $(PROFILE) --workspace --test gpu cuda::compile::
 	$(ENN_PYTHON) tests/conformance/run.py
 
+# Those that conformance runs, too.
+TABLE_TESTS = test_import test_train test_predictor test_estimators test_python_page test_notebook
+
 test-python: build venv ## Tests of the Python package `enn`: workers on the CPU that are killed; tables and estimators
 	@tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" tables
 	PYTHONPATH=python $(ENN_PYTHON) -m unittest discover -s python/tests
-	cd python/tests && ENN_NEEDS_TABLES=1 PYTHONPATH=.. "$(TARGET)/venv-tables/bin/python" -m unittest test_import test_train test_estimators test_python_page
+	cd python/tests && ENN_NEEDS_TABLES=1 PYTHONPATH=.. "$(TARGET)/venv-tables/bin/python" -m unittest $(TABLE_TESTS)
 
 releases: build-all venv ## Checkpoints, and `enn run` beside torchrun, in other releases of PyTorch; writes docs/torchrun-releases.md (5 GB in target/envs)
 	@$(WITH_TORCH)

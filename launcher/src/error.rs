@@ -173,6 +173,14 @@ pub enum Usage {
     ConfigExists { path: PathBuf },
     #[error("{}: its name is not UTF-8, which a configuration needs\n  hint: rename the file", path.display())]
     NotUnicode { path: PathBuf },
+    #[error(
+        "--events {number}: there is no such descriptor that can be written\nhint: the program that starts enn opens it, a shell by {number}>events.jsonl"
+    )]
+    Events { number: i32 },
+    #[error(
+        "the data have {rows} rows, expected at most {most} in a request\nhint: `enn predict` without --requests predicts any number with all of its workers"
+    )]
+    LargeRequest { rows: u64, most: u64 },
     #[error("--resume auto needs the configuration, whose name says which run is meant")]
     AutoWithoutConfig,
     #[error("found --folds {folds}, expected 2 to {units}, the rows or groups that there are")]

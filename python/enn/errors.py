@@ -27,17 +27,30 @@ class EnnError(Exception):
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
 
 
-def printed_error(text: str, code: int, names: "dict[str, str]") -> EnnError:
-    """Returns the error in the output of `enn`. `names` replaces patterns, such as paths that the user has not chosen."""
-    text = COLOURS.sub("", text).replace("\r", "")
-    text = text.replace("\nFor more information, try '--help'.", "")
+def failed(failure: "dict | None", said: str, code: int, names: "dict[str, str]") -> EnnError:
+    """Returns the error of a command of `enn`, by its last event, else by what it wrote.
+
+    `names` replaces patterns, such as paths that the user has not chosen.
+    """
+    if failure is not None:
+        message, hint, code = failure["message"], failure.get("hint"), failure["code"]
+    elif code < 0:
+        message, hint = f"enn was ended by {signal_name(-code)}", None
+    else:
+        _, _, last = COLOURS.sub("", said).replace("\r", "").strip().rpartition("\n")
+        message, hint = last.removeprefix("error: ") or f"enn ended with code {code} and said nothing", None
     for pattern, name in names.items():
-        text = re.sub(pattern, name, text)
+        message = re.sub(pattern, name, message)
+        hint = re.sub(pattern, name, hint) if hint else None
+    return EnnError(message, hint, code)
+
+
+def printed_error(text: str, code: int) -> EnnError:
+    """Returns the error in the output of a short command of `enn`."""
+    text = COLOURS.sub("", text).replace("\nFor more information, try '--help'.", "")
     _, found, error = ("\n" + text).rpartition("\nerror: ")
-    if not found and code < 0:
-        error = f"enn was ended by {signal_name(-code)}"
-    elif not found:
-        error = text.strip().rpartition("\n")[2] or f"enn ended with code {code} and said nothing"
+    if not found:
+        return failed(None, text, code, {})
     message, _, hint = re.sub(r"\n\s+", "\n", error.strip()).partition("\nhint: ")
     return EnnError(message, hint or None, code)
 
@@ -49,17 +62,6 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def printed_warnings(text: str) -> "list[str]":
-    """Returns the warnings in the output of `enn`, each with its hint."""
-    found: "list[str]" = []
-    for line in COLOURS.sub("", text).splitlines():
-        if line.startswith("warning: "):
-            found.append(line.removeprefix("warning: "))
-        elif found and line.lstrip().startswith("hint: "):
-            found[-1] += "\n" + line.lstrip()
-    return found
 
 
 def warn(message: str) -> None:

@@ -148,17 +148,16 @@ class Answers:
         """Returns a table with a row for each series and time, ordered by series, then time; `after`: only later times, in seconds since 1970."""
         numpy = self.numpy
         description = self.description
-        layout = description.layout
         series, steps = self.manifest["out_shape"]
-        starts = self.row_id.astype("int64") - int(layout.get("time_offset_s") or 0)
-        times = starts[:, None] + numpy.arange(steps) * int(layout["step_s"])
+        of_series, of_times = self.manifest["axes"]
+        times = self.row_id.astype("int64")[:, None] + numpy.array(of_times["seconds"], "int64")
         chosen = numpy.ones(times.shape, bool) if after is None else times > after
         count = int(chosen.sum())
 
         def by_series(array):
             return array.reshape(-1, series, steps).transpose(1, 0, 2)[:, chosen].reshape(-1)
 
-        labels = list(dict.fromkeys(self.series_of(column) for column in self.columns))
+        labels = of_series["labels"]
         columns = {}
         if description.series != ONE_SERIES or len(labels) > 1:
             codes = tables.arrow().array(numpy.repeat(numpy.arange(series), count))
@@ -169,11 +168,6 @@ class Answers:
         for level, at in self.quantiles():
             columns[f"{target}@{level}"] = self.number(by_series(self.levels[:, at]), f"{target}@{level}")
         return self.typed(columns)
-
-    @staticmethod
-    def series_of(column: str) -> str:
-        """Returns the series in the name of a cell, such as "A.00h"."""
-        return column.rpartition(".")[0]
 
     def moments(self, seconds):
         """Returns times of the type that they had in the table."""

@@ -1,92 +1,53 @@
 """Shows the progress of a command of `enn`: its own lines on a terminal and in a log, one line that is renewed in a notebook."""
 
+import codecs
 import contextlib
 import os
-import re
 import subprocess
 import sys
-import tempfile
 
-from .errors import printed_error, printed_warnings, warn
-from .program import Job
-
-DEFAULT_COLUMNS, DEFAULT_LINES = 80, 24
-KEPT_BYTES = 1 << 18
-# Ended by SIGINT or SIGTERM.
-STOPPED_CODES = (130, 143)
-ERROR = re.compile(rb"^(\x1b\[[0-9;?]*[A-Za-z]|\r)*error:(\x1b\[[0-9;?]*[A-Za-z])* ", re.MULTILINE)
-BEGUN = re.compile(rb"(\x1b\[[0-9;?]*[A-Za-z]|\r)*(e|er|err|erro|error|error:)(\x1b\[[0-9;?]*[A-Za-z]?)*")
+from .errors import warn
+from .job import STOPPED_CODES, Job, Outcome
 
 
-def run(arguments: "list[str]", is_shown: bool, names: "dict[str, str]") -> bool:
-    """Runs a command of `enn`. Returns whether Ctrl-C stopped it. Raises its error, and warns of its warnings unless it showed them."""
-    if not is_shown:
-        return finish(*quietly(arguments), names, True)
-    if in_notebook():
-        return finish(*on_notebook(arguments), names, True)
-    if stderr_is_terminal():
-        return finish(*on_terminal(arguments), names, False)
-    return finish(*as_lines(arguments), names, False)
-
-
-def finish(job: Job, code: int, text: str, names: "dict[str, str]", has_warnings: bool) -> bool:
-    if job.interrupts > 1:
+def run(arguments: "list[str]", is_shown: bool, names: "dict[str, str]") -> Outcome:
+    """Runs a command of `enn`. Raises its error, and warns of its warnings unless it showed them. Ctrl-C stops it in good order."""
+    shows_lines = is_shown and not in_notebook()
+    if shows_lines and stderr_is_terminal():
+        outcome = on_terminal(arguments)
+    elif shows_lines:
+        outcome = as_lines(arguments)
+    else:
+        outcome = Job([*arguments, "--quiet"]).follow(NotebookLine().event if is_shown else nothing, nothing)
+    if outcome.interrupts > 1:
         raise KeyboardInterrupt
-    is_stopped = code in STOPPED_CODES
-    if code != 0 and not is_stopped:
-        raise printed_error(text, code, names)
-    if has_warnings:
-        for warning in printed_warnings(text):
+    if outcome.code != 0 and not outcome.is_stopped:
+        raise outcome.error(names)
+    if not shows_lines:
+        for warning in outcome.warnings:
             warn(warning)
-    return is_stopped
+    return outcome
 
 
-def quietly(arguments: "list[str]"):
-    job = Job([*arguments, "--quiet"], subprocess.DEVNULL, subprocess.PIPE)
-    return collect(job, job.process.stderr.fileno(), lambda data: None)
+def nothing(_shown) -> None:
+    """Shows nothing."""
 
 
-def as_lines(arguments: "list[str]"):
-    job = Job(arguments, subprocess.DEVNULL, subprocess.PIPE)
+def on_terminal(arguments: "list[str]") -> Outcome:
+    """Lets `enn` draw on the terminal itself."""
+    sys.stderr.flush()
+    return Job(arguments, None).follow(nothing, nothing)
+
+
+def as_lines(arguments: "list[str]") -> Outcome:
+    """Passes the lines of `enn` on to `sys.stderr`, which may be no file."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def show(data: bytes) -> None:
-        sys.stderr.write(data.decode(errors="replace"))
+        sys.stderr.write(decoder.decode(data))
         sys.stderr.flush()
 
-    return collect(job, job.process.stderr.fileno(), show)
-
-
-def collect(job: Job, descriptor: int, show):
-    """Follows a job to its end; returns it with its exit code and the text that it wrote. An error is not shown: it is raised."""
-    output = Output(show)
-    code = job.follow(descriptor, output.take)
-    return job, code, output.kept.decode(errors="replace")
-
-
-class Output:
-    """What a job writes: shown up to its error, and kept as far as it is needed to find errors and warnings."""
-
-    def __init__(self, show):
-        self.show = show
-        self.kept = bytearray()
-        self.shown = 0
-
-    def take(self, data: bytes) -> None:
-        self.kept.extend(data)
-        error = ERROR.search(self.kept, max(self.shown - 1, 0))
-        if error:
-            end = error.start()
-        else:
-            # A line that may become an error waits for its rest.
-            last = self.kept.rfind(b"\n") + 1
-            end = last if BEGUN.fullmatch(self.kept, last) else len(self.kept)
-        if end > self.shown:
-            self.show(bytes(self.kept[self.shown : end]))
-            self.shown = end
-        surplus = min(len(self.kept) - KEPT_BYTES, self.shown)
-        if surplus > 0:
-            del self.kept[:surplus]
-            self.shown -= surplus
+    return Job([*arguments, "--lines"], subprocess.PIPE).follow(nothing, show)
 
 
 def stderr_is_terminal() -> bool:
@@ -95,67 +56,9 @@ def stderr_is_terminal() -> bool:
     return False
 
 
-def on_terminal(arguments: "list[str]"):
-    """Gives `enn` a terminal of its own, whose output is passed on: so it draws as ever, and its error can be read."""
-    import fcntl
-    import pty
-    import struct
-    import termios
-
-    try:
-        ours, theirs = pty.openpty()
-    except OSError:
-        return as_lines(arguments)
-    seen = None
-
-    def fit() -> None:
-        nonlocal seen
-        size = (DEFAULT_COLUMNS, DEFAULT_LINES)
-        with contextlib.suppress(OSError):
-            size = os.get_terminal_size(2)
-        if size != seen:
-            seen = size
-            fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
-
-    def show(data: bytes) -> None:
-        fit()
-        while data:
-            data = data[os.write(2, data) :]
-
-    fit()
-    try:
-        try:
-            job = Job(arguments, subprocess.DEVNULL, theirs)
-        finally:
-            os.close(theirs)
-        return collect(job, ours, show)
-    finally:
-        os.close(ours)
-
-
 def in_notebook() -> bool:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell is not None and hasattr(shell, "kernel")
-
-
-def on_notebook(arguments: "list[str]"):
-    import json
-
-    line = NotebookLine()
-    rest = b""
-
-    def show(data: bytes) -> None:
-        nonlocal rest
-        *events, rest = (rest + data).split(b"\n")
-        for event in events:
-            with contextlib.suppress(ValueError):
-                line.event(json.loads(event))
-
-    with tempfile.TemporaryFile() as errors:
-        job = Job([*arguments, "--json"], subprocess.PIPE, errors)
-        code = job.follow(job.process.stdout.fileno(), show)
-        errors.seek(0)
-        return job, code, errors.read().decode(errors="replace")
 
 
 class NotebookLine:

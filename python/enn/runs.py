@@ -3,11 +3,11 @@
 import json
 import os
 import re
-import tempfile
 from pathlib import Path
 
-from . import configuration, predictions, program, progress, tables
-from .errors import EnnError, entrance, printed_error
+from . import configuration, predictions, predictor, program, tables
+from . import progress as progress_of
+from .errors import EnnError, entrance, failed, printed_error, warn
 
 
 class Run:
@@ -21,10 +21,32 @@ class Run:
         self.path = Path(path).absolute()
         self.name = self.path.name
         self._metrics = None
+        self._keeper = predictor.Keeper(self.path)
+
+    def __getstate__(self) -> dict:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__init__(state["path"])
+
+    def __enter__(self) -> "Run":
+        self._keeper.idle = None
+        return self
+
+    def __exit__(self, *_error) -> None:
+        self._keeper.idle = predictor.IDLE_S
+        self.close()
+
+    def close(self) -> None:
+        """Ends the process that keeps the model loaded between predictions. The next prediction starts another one.
+
+        It also ends with this object and with Python, and after a minute without a prediction. In `with run:` it stays until the end of the block.
+        """
+        self._keeper.close()
 
     def __repr__(self) -> str:
         try:
-            figures = [f"{name} {progress.error_of(part)}" for name, part in progress.by_part(self.metrics) if name != "train"]
+            figures = [f"{name} {progress_of.error_of(part)}" for name, part in progress_of.by_part(self.metrics) if name != "train"]
         except EnnError:
             figures = []
         return f"<enn.Run {self.name}: {', '.join([*figures, *(['stopped'] if self.stopped else [])]) or 'no figures'}>"
@@ -32,7 +54,7 @@ class Run:
     @property
     def stopped(self) -> bool:
         """Whether the training was stopped before its end."""
-        return self._last("run_ended").get("code") in progress.STOPPED_CODES
+        return self._last("run_ended").get("code") in progress_of.STOPPED_CODES
 
     @property
     def epochs(self) -> int:
@@ -59,7 +81,7 @@ class Run:
         if self._metrics is None:
             code, text, error = program.output(["metrics", str(self.path), "--json"])
             if code != 0:
-                raise printed_error(error, code, {})
+                raise printed_error(error, code)
             told = json.loads(text)
             baselines = {name: applicable(figures) for name, figures in (told.get("baselines") or {}).items()}
             self._metrics = {name: applicable(figures) for name, figures in told["split"].items()} | {"baselines": baselines}
@@ -82,7 +104,7 @@ class Run:
 
     def _resume(self, arguments: "list[str]", is_shown: bool) -> None:
         self._metrics = None
-        progress.run(arguments, is_shown, {})
+        progress_of.run(arguments, is_shown, {})
 
     @entrance
     def predict(self, table, *, out=None, past: bool = False, allow_unseen: bool = False, progress: bool = False):
@@ -102,36 +124,52 @@ class Run:
         For an array of NumPy it is an array of shape (rows,) or (rows, targets), or of classes. A row without a prediction has missing values, and a
         `RuntimeWarning` tells the reason. Raises `EnnError`.
         """
-        with tempfile.TemporaryDirectory(prefix="enn-") as directory:
-            return self._predict(table, directory, out, past, allow_unseen, progress)
-
-    def _predict(self, table, directory: str, out, past: bool, allow_unseen: bool, is_shown: bool):
         description = predictions.Description(self.path)
+        files = tables.paths(table) if tables.is_path(table) else []
         frame = None
-        if tables.is_path(table):
-            files = tables.paths(table)
-            if description.is_forecast and out is None:
-                frame = tables.Frame(tables.plain(tables.load(files)), "arrow")
-        else:
+        if not files:
             frame = tables.read(table, description.is_wanted)
-        if frame is not None:
-            files = [os.path.join(directory, "table.arrow")]
-            tables.write(description.wanted(frame.table), files[0])
-        target = os.path.abspath(os.fspath(out)) if out is not None else os.path.join(directory, "predictions")
-        arguments = ["predict", str(self.path), *(word for file in files for word in ("--data", file)), "--out", target]
-        arguments += ["--allow-unseen"] if allow_unseen else []
-        arguments += ["--replace"] if out is not None else []
-        names = {re.escape(os.path.join(directory, "table.arrow")): "the table", "--allow-unseen": "allow_unseen=True"}
-        if progress.run(arguments, is_shown, names):
-            raise KeyboardInterrupt
-        if out is not None:
-            return Path(target)
-        answers = predictions.Answers(description, target)
+        elif description.is_forecast and out is None:
+            frame = tables.Frame(tables.plain(tables.load(files)), "arrow")
+        if progress or frame is None or frame.table.num_rows > predictor.ROWS_MAX:
+            return self._predict(description, frame, files, out, past, allow_unseen, progress)
+        self._keeper.prepare()
+        return self._predict(description, frame, files, out, past, allow_unseen, None)
+
+    def _predict(self, description, frame, files: "list[str]", out, past: bool, allow_unseen: bool, is_shown: "bool | None"):
+        """Predicts with the process that keeps the model loaded, or if `is_shown` is known with one that shows its progress or does not."""
+        given = None if frame is None else description.wanted(frame.table)
+        with tables.temporary_directory(given) as directory:
+            target = os.path.abspath(os.fspath(out)) if out is not None else os.path.join(directory, "predictions")
+            if given is not None:
+                files = [os.path.join(directory, "table.arrow")]
+                tables.write(given, files[0])
+            names = {re.escape(os.path.join(directory, "table.arrow")): "the table", "--allow-unseen": "allow_unseen=True"}
+            if is_shown is None:
+                request = {"data": files, "out": target, "allow_unseen": allow_unseen, "replace": out is not None}
+                self._ask(request | ({"scratch": directory} if tables.is_small(given) else {}), names)
+            else:
+                arguments = ["predict", str(self.path), *(word for file in files for word in ("--data", file)), "--out", target]
+                arguments += ["--allow-unseen"] if allow_unseen else []
+                arguments += ["--replace"] if out is not None else []
+                if progress_of.run(arguments, is_shown, names).is_stopped:
+                    raise KeyboardInterrupt
+            if out is not None:
+                return Path(target)
+            answers = predictions.Answers(description, target)
         if description.is_forecast:
             last = configuration.last_time(frame.table, description.time, description.targets[0])
             return frame.give(answers.forecast(None if past else last), has_rows=False)
         frame = frame or tables.Frame(None, "arrow")
         return frame.give(answers.rows(is_plain=frame.kind == "numpy"))
+
+    def _ask(self, request: dict, names: "dict[str, str]") -> None:
+        """Predicts with the process that keeps the model loaded."""
+        answer, warnings = self._keeper.predict(request)
+        if answer["event"] == "refused":
+            raise failed(answer, "", answer["code"], names)
+        for warning in warnings:
+            warn(warning)
 
 
 def applicable(figures: dict) -> dict:

@@ -1,7 +1,13 @@
 """Tables of pandas, polars, Arrow and NumPy, and how they become tables of Arrow and come back. Arrow's own memory is used where that is possible."""
 
+import contextlib
+import functools
+import glob
 import os
+import shutil
 import sys
+import tempfile
+import time
 from dataclasses import dataclass
 
 from .errors import EnnError
@@ -206,6 +212,66 @@ def has_missing_words(table) -> bool:
         if pyarrow.compute.any(pyarrow.compute.is_in(distinct.cast("string"), words)).as_py():
             return True
     return False
+
+
+def files_have_missing_words(files: "list[str]", names: "list[str]") -> bool:
+    """Returns the same of columns of Parquet and Arrow files, which know missing cells as tables do. In text these words mean missing cells."""
+    pyarrow = arrow()
+    for path in files:
+        schema = schema_of_file([path])
+        kinds = {name: schema.field(name).type for name in names if name in schema.names}
+        texts = [name for name, kind in kinds.items() if kind_of(kind) in ("category", "labels") and not pyarrow.types.is_boolean(kind)]
+        if texts and any(has_missing_words(pyarrow.Table.from_batches([batch])) for batch in batches_of(path, texts)):
+            return True
+    return False
+
+
+def batches_of(path: str, names: "list[str]"):
+    """Yields batches of columns of a Parquet or an Arrow file; nothing of a file of another kind."""
+    pyarrow = arrow()
+    ending = os.path.splitext(path)[1].lower()
+    if ending == ".parquet":
+        import pyarrow.parquet
+
+        with pyarrow.parquet.ParquetFile(path) as file:
+            yield from file.iter_batches(columns=names)
+    elif ending in (".arrow", ".feather"):
+        with pyarrow.memory_map(path) as source:
+            file = pyarrow.ipc.open_file(source)
+            yield from (file.get_batch(number).select(names) for number in range(file.num_record_batches))
+
+
+# A table of at most so many bytes is exchanged in memory: a disk would take most of the time of its prediction.
+SMALL_BYTES = 1 << 20
+MEMORY = "/dev/shm"
+OURS = "enn-table-"
+LEFT_S = 600
+
+
+def is_small(table) -> bool:
+    return table is not None and table.nbytes <= SMALL_BYTES
+
+
+def temporary_directory(table):
+    """Returns a directory for files of a prediction, which is removed: in memory for a small table, unless TMPDIR names a place."""
+    in_memory = is_small(table) and not os.environ.get("TMPDIR") and os.path.isdir(MEMORY) and os.access(MEMORY, os.W_OK)
+    if not in_memory:
+        return tempfile.TemporaryDirectory(prefix="enn-")
+    sweep()
+    # Its predictor may be writing there when Ctrl-C ends the prediction.
+    return tempfile.TemporaryDirectory(prefix=f"{OURS}{os.getpid()}-", dir=MEMORY, ignore_cleanup_errors=True)
+
+
+@functools.cache
+def sweep() -> None:
+    """Removes, once in a process, what killed processes of this user have left in memory."""
+    for path in glob.glob(os.path.join(MEMORY, f"{OURS}*-*")):
+        process = os.path.basename(path).removeprefix(OURS).partition("-")[0]
+        with contextlib.suppress(OSError):
+            found = os.stat(path)
+            # A process of another container may not be seen from here: what is young stays.
+            if found.st_uid == os.getuid() and found.st_mtime < time.time() - LEFT_S and not os.path.exists(f"/proc/{process}"):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def write(table, path: str) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import tempfile
-import time as clock
 from pathlib import Path
 
 from . import configuration, predictions, progress, tables, values
@@ -97,7 +96,7 @@ def train_configuration(path: str, sections: dict, split: dict, arguments: "list
         keys |= {f"{section}.{key}": value for key, value in sections[section].items()}
     keys |= {f"data.split.{key}": value for key, value in split.items()}
     changes = [word for key, value in keys.items() for word in ("--set", f"{key}={configuration.value_text(value)}")]
-    return start([path, *changes, *arguments], runs_of(arguments), is_shown, {})
+    return start([path, *changes, *arguments], is_shown, {})
 
 
 def train_table(table, target, given: dict, sections: dict, split: dict, arguments: "list[str]", is_shown: bool) -> Run:
@@ -112,7 +111,7 @@ def train_table(table, target, given: dict, sections: dict, split: dict, argumen
         path = os.path.join(directory, "settings.toml")
         Path(path).write_text(configuration.toml(document), encoding="utf-8")
         names = {re.escape(os.path.join(directory, "table.arrow")): "the table", f"{re.escape(path)}(:[0-9]+:[0-9]+)?: ": ""}
-        run = start([path, *arguments], runs_of(arguments), is_shown, names)
+        run = start([path, *arguments], is_shown, names)
         keep_values(run, columns, source.rows)
         return run
 
@@ -150,7 +149,10 @@ class Source:
             self.files = [os.path.join(directory, "table.arrow")]
             self.rows = self.rows.select(self.columns.used())
             tables.write(self.rows, self.files[0])
-        self.has_missing_words = frame is not None and frame.kind != "file" and tables.has_missing_words(self.rows)
+        if frame is None or frame.kind == "file":
+            self.has_missing_words = tables.files_have_missing_words(self.files if frame is None else tables.paths(table), self.columns.used())
+        else:
+            self.has_missing_words = tables.has_missing_words(self.rows)
 
     def data(self) -> dict:
         """Returns the section `data` of the configuration."""
@@ -179,36 +181,14 @@ def run_name(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in str(name)).strip("-.") or "run"
 
 
-def runs_of(arguments: "list[str]") -> Path:
-    """Returns the directory of runs that `enn` will use."""
-    if "--runs-dir" in arguments:
-        return Path(arguments[arguments.index("--runs-dir") + 1])
-    return Path(os.environ.get("ENN_RUNS") or "runs").absolute()
-
-
-def start(arguments: "list[str]", runs: Path, is_shown: bool, names: "dict[str, str]") -> Run:
-    """Runs `enn train`; returns the run that it made."""
-    began = clock.time()
-    is_stopped = progress.run(["train", *arguments], is_shown, names)
-    path = made_by(runs, arguments[0], began)
-    if path is None or (is_stopped and not list((path / "checkpoints").glob("*/manifest.json"))):
-        if is_stopped:
-            raise KeyboardInterrupt
-        raise EnnError(f"the run is not in {runs}")
-    return Run(path)
-
-
-def made_by(runs: Path, configuration_path: str, began: float) -> "Path | None":
-    """Returns the newest run that was made from a configuration since a time: its journal begins with the command line."""
-    found = []
-    for path in runs.glob("*/events.jsonl"):
-        if path.stat().st_mtime < began - 1:
-            continue
-        with open(path, "rb") as journal:
-            first = json.loads(journal.readline() or b"{}")
-        if configuration_path in first.get("argv", []) and first.get("time", 0) >= began - 1:
-            found.append((first["time"], path.parent))
-    return max(found)[1] if found else None
+def start(arguments: "list[str]", is_shown: bool, names: "dict[str, str]") -> Run:
+    """Runs `enn train`; returns the run that it made. A run that was stopped before it had a model is `KeyboardInterrupt`."""
+    outcome = progress.run(["train", *arguments], is_shown, names)
+    if outcome.is_stopped and (outcome.run is None or not any(Path(outcome.run).glob("checkpoints/*/manifest.json"))):
+        raise KeyboardInterrupt
+    if outcome.run is None:
+        raise EnnError("enn began no run")
+    return Run(outcome.run)
 
 
 def keep_values(run: Run, columns: configuration.Columns, rows) -> None:

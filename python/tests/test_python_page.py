@@ -1,6 +1,5 @@
-"""The blocks of docs/python.md and the cells of the notebook run, in order, without Jupyter."""
+"""The blocks of docs/python.md run, in order."""
 
-import json
 import os
 import re
 import shutil
@@ -8,8 +7,6 @@ import unittest
 import warnings
 
 from tables_common import ROOT, TableTest, WEATHER
-
-NOTEBOOK = ROOT / "examples" / "weather" / "weather.ipynb"
 
 
 class Pages(TableTest):
@@ -34,13 +31,6 @@ class Pages(TableTest):
         self.assertGreater(len(blocks), 6)
         names = self.run_blocks(blocks, "docs/python.md")
         self.assertEqual(list(names["tomorrow"].columns), ["temp"])
-
-    def test_the_notebook(self):
-        cells = json.loads(NOTEBOOK.read_text())["cells"]
-        blocks = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-        self.assertTrue(all(cell["outputs"] == [] for cell in cells if cell["cell_type"] == "code"))
-        names = self.run_blocks(blocks, NOTEBOOK.name)
-        self.assertLess(names["error"], 6)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ MEASURE = {"launcher_scripts", "launcher_pytorch_agent"}
 # They meet at ports that torchrun has by default: one of them at a time.
 PORTS = {"group", "launcher_preload", "launcher_pytorch", "launcher_pytorch_agent", "launcher_training", "preload_torch", "store_pytorch"}
 # They take longest, and begin first: those of PORTS early enough that the last of them has others beside it.
-LONG = ["export_sweep", "launcher_preload", "preload_torch", "kernels_on_cpu", "launcher_pytorch", "export_pt2", "export_run", "export_tf",
+LONG = ["python_tables", "export_sweep", "launcher_preload", "preload_torch", "kernels_on_cpu", "launcher_pytorch", "export_pt2", "export_run", "export_tf",
         "export_aoti", "ckpt_runs", "launcher_training"]
 SHOWN = threading.Lock()
 

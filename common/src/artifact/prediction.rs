@@ -47,6 +47,19 @@ pub struct ModelDigest {
     pub blake3: String,
 }
 
+/// One axis of the output grid: what its cells are called, and which column of the data they come from.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct OutputAxis {
+    /// Column of series, of times or of classes; `None` for an axis of targets, whose labels are columns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<String>,
+    /// As many as the axis is long; empty where the data name none.
+    pub labels: Vec<String>,
+    /// For an axis of times: seconds from the row's identity, a time in seconds since 1970, to each cell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub seconds: Vec<i64>,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PredictionManifest {
     pub format: String,
@@ -64,6 +77,9 @@ pub struct PredictionManifest {
     /// Names of the output cells, row-major over `out_shape`.
     pub columns: Vec<String>,
     pub out_shape: Vec<usize>,
+    /// The axes of `out_shape`. Manifests of 0.1 have none.
+    #[serde(default)]
+    pub axes: Vec<OutputAxis>,
     /// Unit of the predictions, empty when unknown.
     pub units: String,
     pub checkpoint: ModelDigest,

@@ -34,7 +34,7 @@ pub use proc_stat::ProcStat;
 pub use sweep::{MARK_VARIABLE, Mark, end_children, reap_orphans, signal_one, sweep};
 pub use sys::{program_file, variables_of};
 pub use unix::{
-    Binding, Guard, STOP_SIGNALS, Signals, adopt_orphans, copy_window_size, ignored_signals, inherited_descriptors,
-    outlive, pidfd, signal_mask, terminal_pair, unread_bytes, window_columns,
+    Binding, Guard, STOP_SIGNALS, Signals, adopt_orphans, copy_window_size, given_descriptor, ignored_signals,
+    inherited_descriptors, outlive, pidfd, signal_mask, terminal_pair, unread_bytes, window_columns,
 };
 pub use worker_program::WorkerSpec;

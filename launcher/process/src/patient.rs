@@ -11,6 +11,7 @@ use std::{
     io::{self, Write},
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 /// A write of at most this many bytes to a pipe that is ready does not block (PIPE_BUF).
@@ -38,17 +39,25 @@ impl GiveUp {
 pub struct PatientWriter {
     fd: OwnedFd,
     give_up: Option<GiveUp>,
+    /// Longest wait for the descriptor to accept anything; `None`: no limit.
+    wait_max: Option<Duration>,
 }
 
 impl PatientWriter {
     pub fn new(fd: &impl AsFd, give_up: Option<GiveUp>) -> io::Result<Self> {
-        Ok(Self { fd: fd.as_fd().try_clone_to_owned()?, give_up })
+        Ok(Self { fd: fd.as_fd().try_clone_to_owned()?, give_up, wait_max: None })
+    }
+
+    /// Limits the wait for a descriptor that accepts nothing. Then writing is an error.
+    #[must_use]
+    pub fn within(self, wait_max: Duration) -> Self {
+        Self { wait_max: Some(wait_max), ..self }
     }
 
     fn wait(&self) -> io::Result<()> {
         let mut fds = vec![PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)];
         fds.extend(self.give_up.iter().map(|give_up| PollFd::new(give_up.0.as_fd(), PollFlags::POLLIN)));
-        wait_ready(&mut fds, None)?;
+        wait_ready(&mut fds, self.wait_max.map(|wait| Instant::now() + wait))?;
         // A descriptor with an error counts as ready: writing returns the error.
         if fds[0].any().unwrap_or(true) { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
     }
@@ -89,6 +98,13 @@ mod tests {
         read.read_to_end(&mut got).unwrap();
         writing.join().unwrap().unwrap();
         assert!(got == bytes, "{} bytes came", got.len());
+    }
+
+    #[test]
+    fn a_reader_that_takes_nothing_is_waited_for_within_a_limit() {
+        let (_read, write) = io::pipe().unwrap();
+        let mut writer = PatientWriter::new(&write, None).unwrap().within(Duration::from_millis(20));
+        assert_eq!(writer.write_all(&[1; 1 << 20]).unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]

@@ -103,6 +103,22 @@ pub fn inherited_descriptors() -> io::Result<Vec<RawFd>> {
     Ok(found)
 }
 
+/// Returns a descriptor of its own for one that this process was started with, by its number. Programs that this process starts inherit
+/// neither.
+///
+/// # Errors
+/// There is no such descriptor.
+pub fn given_descriptor(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: fcntl on a number that is no descriptor only returns an error.
+    let given = unsafe { BorrowedFd::borrow_raw(number.max(0)) };
+    let own = fcntl(given, FcntlArg::F_DUPFD_CLOEXEC(libc::STDERR_FILENO + 1))?;
+    if number > libc::STDERR_FILENO {
+        fcntl(given, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    }
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(own) })
+}
+
 /// Returns the signals that this process ignores, and that executed programs will ignore too.
 pub fn ignored_signals() -> Vec<i32> {
     let mask = signal_mask(std::process::id(), "SigIgn");

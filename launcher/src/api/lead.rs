@@ -3,6 +3,7 @@
 use super::{
     address,
     announce::{Announcer, EventSender},
+    doubts::doubts,
     forecast, launch, mirror,
     model_card::ModelCard,
     pretrained, sizes,
@@ -217,6 +218,9 @@ fn work(
         pretrained::check_resumable(config, run.path(), &staged.meta)?;
     }
     announcer.send(staged_event(&staged, config, seconds));
+    for message in doubts(&staged.meta, config.data.as_ref()) {
+        announcer.send(EventKind::Warned { message });
+    }
     run.link_staged(&staged.dir)?;
     let config = &match &options.finetune {
         Some(finetune) => {

@@ -6,11 +6,14 @@ mod options;
 mod subject;
 
 use engine::EngineSpec;
-pub(super) use engine::write_chunk;
+pub(super) use engine::{write_answers, write_chunk};
 pub use options::{Engine, PredictOptions};
 pub(super) use subject::{SCRATCH, Subject, configured};
 
-use super::{announce::Announcer, checkpoints::ChunkRecorder, launch, staging, stamp, trained_run, work_dir::WorkDir};
+use super::{
+    announce::Announcer, checkpoints::ChunkRecorder, launch, loaded_model::LoadedModel, staging, stamp, trained_run,
+    work_dir::WorkDir,
+};
 use crate::{Error, error::Usage, export::is_packed, facts::Facts};
 use enn_checkpoint::gather::{self, Arrays, Gathered, Header, Ledger};
 use enn_cluster::supervise::{self, RunEnd, RunJob};
@@ -33,6 +36,9 @@ const CHUNK_CELLS_MAX: u64 = 16 << 20;
 const CHUNK_VALUES: u64 = 1 << 20;
 const CHUNK_ROWS_MIN: u64 = 64;
 const CHUNK_ROWS_FEW: u64 = 4096;
+
+/// Maximum number of rows that a loaded model predicts for one request.
+const REQUEST_ROWS_MAX: u64 = 1 << 20;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Predictions {
@@ -67,15 +73,17 @@ pub fn predict(
         // An artifact alone has no run directory to use.
         let work = WorkDir::create(&subject.runs)?;
         let announcer = Announcer::start(Sink::bare(options.mode));
-        let dirs = PredictDirs { run: None, staged: &work.path.join(staging::STAGED_DIR), scratch: &work.path };
-        return Ok(predict_into(&output, &subject, facts, options, &dirs, &announcer)?.0);
+        let staged = &work.path.join(staging::STAGED_DIR);
+        let place = PredictPlace { computer: Computer::Engine, staged, scratch: &work.path };
+        return Ok(predict_into(&output, &subject, facts, options, place, &announcer)?.0);
     }
     let run = RunDir::create(&model.join("predictions"), "predict", time::OffsetDateTime::now_utc())?;
     run.write_config(&subject.config)?;
     let announcer = Announcer::of_run(&run, options.mode, None)?;
     announcer.begin(&run, "predict", launch::world(&subject.config), facts);
-    let dirs = PredictDirs { run: Some(&run), staged: &subject.runs.join(staging::STAGED_DIR), scratch: run.path() };
-    let outcome = predict_into(&output, &subject, facts, options, &dirs, &announcer);
+    let computer = if subject.engine.is_none() { Computer::Workers(&run) } else { Computer::Engine };
+    let place = PredictPlace { computer, staged: &subject.runs.join(staging::STAGED_DIR), scratch: run.path() };
+    let outcome = predict_into(&output, &subject, facts, options, place, &announcer);
     let (code, restarts, rounds) = match &outcome {
         Ok((predictions, restarts, rounds)) => (trained_run::exit_code(&predictions.ended), *restarts, *rounds),
         Err(error) => (error.exit_code(), 0, 0),
@@ -102,11 +110,38 @@ pub fn predict_arrays(
     Ok(done.gathered.map(|_| Arrays::read(&output)).transpose()?)
 }
 
-struct PredictDirs<'a> {
-    /// `None` for an artifact without a run.
-    run: Option<&'a RunDir>,
+/// Predicts like [`predict`] with a model that is loaded, and leaves nothing but the output. Temporary files go into `scratch`.
+pub(super) fn predict_loaded(
+    model: &mut LoadedModel,
+    subject: &Subject,
+    output: &Path,
+    facts: &Facts,
+    options: &PredictOptions,
+    scratch: &Path,
+) -> Result<Gathered, Error> {
+    let staged = &scratch.join(staging::STAGED_DIR);
+    let announcer = Announcer::start(Sink::bare(options.mode));
+    let place = PredictPlace { computer: Computer::Loaded(model), staged, scratch };
+    let done = predict_into(output, subject, facts, options, place, &announcer);
+    // The data of a request are not asked for again.
+    let _none = std::fs::remove_dir_all(staged);
+    done?.0.gathered.ok_or_else(|| Error::Worker("the prediction was stopped".to_owned()))
+}
+
+/// Where a prediction is computed, and where its temporary files go.
+struct PredictPlace<'a> {
+    computer: Computer<'a>,
     staged: &'a Path,
     scratch: &'a Path,
+}
+
+/// The processes that compute.
+enum Computer<'a> {
+    /// The workers of a run, which are started in this directory.
+    Workers(&'a RunDir),
+    /// The runtime of an exported model, which is started.
+    Engine,
+    Loaded(&'a mut LoadedModel),
 }
 
 impl Subject {
@@ -163,11 +198,11 @@ fn predict_into(
     subject: &Subject,
     facts: &Facts,
     options: &PredictOptions,
-    dirs: &PredictDirs<'_>,
+    place: PredictPlace<'_>,
     announcer: &Announcer,
 ) -> Result<(Predictions, u32, u64), Error> {
     let (levels, takes_point) = subject.levels(options.point)?;
-    let staged = staging::stage_data(&subject.config, Some(subject.meta.clone()), dirs.staged, announcer)?;
+    let staged = staging::stage_data(&subject.config, Some(subject.meta.clone()), place.staged, announcer)?;
     subject.check_known(&staged.meta, options)?;
     for message in lost(&staged.meta.report) {
         announcer.send(EventKind::Warned { message });
@@ -200,9 +235,13 @@ fn predict_into(
             ledger: &ledger,
             events,
         };
-        (ended, restarts, rounds) = match dirs.run.filter(|_| subject.engine.is_none()) {
-            Some(run) => by_workers(subject, &chunks, facts, options, run, announcer, ledger.clone())?,
-            None => by_engine(subject, &chunks, facts, options, dirs.scratch)?,
+        (ended, restarts, rounds) = match place.computer {
+            Computer::Workers(run) => by_workers(subject, &chunks, facts, options, run, announcer, ledger.clone())?,
+            Computer::Engine => by_engine(subject, &chunks, facts, options, place.scratch)?,
+            Computer::Loaded(_) if rows > REQUEST_ROWS_MAX => {
+                return Err(Error::Usage(Usage::LargeRequest { rows, most: REQUEST_ROWS_MAX }));
+            }
+            Computer::Loaded(model) => chunks.compute_with(model).map(|()| (RunEnd::Finished, 0, 1))?,
         };
     }
     match ended {
@@ -257,7 +296,8 @@ fn gather_output(
     versions.extend(subject.engine.iter().map(|packed| ("engine".to_owned(), packed.target.name().to_owned())));
     let checkpoint = subject.digest.clone();
     let wall_time = stamp::wall_time();
-    let request = gather::Request { output, replace, staged, checkpoint, levels, point, versions, wall_time };
+    let axes = subject.axes();
+    let request = gather::Request { output, replace, staged, checkpoint, levels, point, axes, versions, wall_time };
     Ok(gather::predictions(&request, ledger, &mut |_| {})?)
 }
 

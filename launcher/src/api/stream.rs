@@ -9,16 +9,11 @@
 //! **Invariant:** the next batch is read when the last one is answered; nothing but Arrow goes to the output.
 
 use super::{
-    launch,
-    predict::{PredictOptions, SCRATCH, Subject, write_chunk},
-    predict_client::{PredictClient, ScratchDir},
+    loaded_model::LoadedModel,
+    predict::{PredictOptions, SCRATCH, Subject},
     work_dir::WorkDir,
 };
-use crate::{
-    Error,
-    export::{ArtifactRunner, is_packed},
-    facts::Facts,
-};
+use crate::{Error, export::is_packed, facts::Facts};
 use arrow_array::RecordBatch;
 use arrow_ipc::writer::FileWriter;
 use arrow_schema::{ArrowError, Schema};
@@ -26,66 +21,17 @@ use enn_checkpoint::gather::Stream;
 use enn_common::{
     config::data::{DataConfig, Layout, SourceFormat},
     fs::{Disk, Storage},
-    staged::Staged,
 };
 use enn_data::stage::{self, Batches, CategoryCoverage, StageError, StageOptions, ample};
 use std::{
     collections::HashSet,
     fs::File,
     io::{Read, Write},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 /// Maximum number of rows that are predicted at once.
 const BATCH_ROWS_MAX: usize = 65_536;
-
-/// The engine that predicts a stream.
-enum Answerer {
-    Worker(PredictClient),
-    /// An exported model, and the number of quantile levels of each cell.
-    Engine(ArtifactRunner, usize),
-}
-
-impl Answerer {
-    fn start(
-        subject: &Subject,
-        facts: &Facts,
-        options: &PredictOptions,
-        scratch: &Path,
-        levels: usize,
-    ) -> Result<Self, Error> {
-        if let Some(spec) = subject.engine_spec(1, facts, options, scratch)? {
-            return Ok(Self::Engine(spec.start()?, levels));
-        }
-        let worker = launch::worker(&subject.config, facts, 1)?;
-        Ok(Self::Worker(PredictClient::start(
-            &worker,
-            &subject.checkpoint,
-            options.precision,
-            false,
-            ScratchDir::Own(scratch),
-        )?))
-    }
-
-    /// Predicts all rows of a staged set; returns the chunk below `out`, and its digest.
-    fn ask(&mut self, staged: &Path, out: &Path) -> Result<(PathBuf, String), Error> {
-        match self {
-            Self::Worker(client) => client.ask(staged, out),
-            Self::Engine(engine, levels) => {
-                let staged = Staged::open(staged)?;
-                let written = write_chunk(engine, &staged, 0..staged.rows(), out, *levels)?;
-                Ok((written.path, written.blake3))
-            }
-        }
-    }
-
-    fn end(self) -> Result<(), Error> {
-        match self {
-            Self::Worker(client) => client.end(),
-            Self::Engine(..) => Ok(()),
-        }
-    }
-}
 
 /// Predicts the batches of `input` with the newest checkpoint of the run directory `model`, or the exported model `model`, and writes each
 /// answer to `output` before the next batch is read; returns the number of predicted rows.
@@ -106,7 +52,7 @@ pub fn predict_stream(
     let data = subject.config.data.clone().map(|data| DataConfig { format: Some(SourceFormat::Arrow), ..data });
     let Some(data) = data else { return Err(Error::Usage(crate::error::Usage::NoData)) };
     let (levels, takes_point) = subject.levels(options.point)?;
-    let mut answerer = Answerer::start(&subject, facts, options, &work.path, levels.len())?;
+    let mut loaded = LoadedModel::start(&subject, facts, options, &work.path, levels.len())?;
     let mut answers = Stream::new(output, &levels, takes_point);
     let staging =
         StageOptions { out: work.path.join("staged"), threads: 1, for_prediction: Some(subject.meta.clone()) };
@@ -123,7 +69,7 @@ pub fn predict_stream(
             if !options.allow_unseen {
                 words.check_so_far().map_err(StageError::from)?;
             }
-            let (chunk, blake3) = answerer.ask(&staged.dir, &work.path)?;
+            let (chunk, blake3) = loaded.ask(&staged.dir, &work.path)?;
             failed += answers.write(&staged.meta, &chunk, &blake3)? as u64;
             rows += staged.meta.rows;
             Disk.remove_dir(&staging.out)?;
@@ -131,7 +77,7 @@ pub fn predict_stream(
         }
     }
     answers.finish(&subject.meta)?;
-    answerer.end()?;
+    loaded.end()?;
     if !options.allow_unseen {
         words.check().map_err(StageError::from)?;
     }

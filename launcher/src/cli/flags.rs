@@ -370,6 +370,16 @@ pub(super) struct Show {
     json: bool,
 }
 
+/// The channel to the program that started the command.
+#[derive(Debug, Args)]
+pub(super) struct Events {
+    /// Write every event as one JSON object per line to this descriptor, which the starting program has opened
+    ///
+    /// What people read stays as it is, except that an error is written there instead of to standard error. The first line has the version.
+    #[arg(long, value_name = "FD", value_parser = clap::value_parser!(i32).range(1..), help_heading = "Output")]
+    pub(super) events: Option<i32>,
+}
+
 impl Changes {
     /// Returns the overrides in the given order.
     pub(super) fn overrides(&self) -> Vec<Override> {

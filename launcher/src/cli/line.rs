@@ -44,6 +44,20 @@ pub(super) fn parse(words: Vec<OsString>, dialect: Dialect) -> Result<Command, L
     }
 }
 
+/// Returns the descriptor of `--events` in the command line of a command that has this flag, whether or not the rest is understood.
+pub(super) fn events(words: &[OsString]) -> Option<i32> {
+    let [_, command, rest @ ..] = words else { return None };
+    if command != "train" && command != "predict" {
+        return None;
+    }
+    let rest: Vec<&str> = rest.iter().filter_map(|word| word.to_str()).take_while(|word| *word != "--").collect();
+    let one = |at: usize| match rest[at].strip_prefix("--events")? {
+        "" => rest.get(at + 1)?.parse().ok(),
+        value => value.strip_prefix('=')?.parse().ok(),
+    };
+    (0..rest.len()).find_map(one).filter(|number| *number > 0)
+}
+
 pub(super) fn parse_known(words: &[OsString], dialect: Dialect) -> Result<Command, clap::Error> {
     match dialect {
         Dialect::Torchrun => Torchrun::try_parse_from(words).map(|torchrun| Command::Run(Box::new(torchrun.args))),
@@ -71,6 +85,20 @@ mod tests {
 
     fn words(line: &str) -> Vec<OsString> {
         line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn events_are_found_in_a_line_that_is_not_understood() {
+        for (line, found) in [
+            ("enn train x.toml --events 3 --nosuch", Some(3)),
+            ("enn predict --events=12", Some(12)),
+            ("enn predict --events -1", None),
+            ("enn run --events 3", None),
+            ("enn train -- --events 3", None),
+            ("enn train --events", None),
+        ] {
+            assert_eq!(events(&words(line)), found, "{line}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod cv;
 mod data;
 mod doctor;
 mod evaluate;
+mod event_log;
 mod export;
 mod flags;
 mod gc;
@@ -42,11 +43,11 @@ mod top;
 mod train;
 mod warm;
 
-use crate::{Error, facts::Facts, torchrun::Dialect};
+use crate::{Error, error::Usage, facts::Facts, torchrun::Dialect};
 use clap::CommandFactory;
 use command::{Cli, Command};
 use enn_common::{exit::ExitCode, panics, shown};
-use enn_ui::{message, terminal};
+use enn_ui::{event_channel, message, terminal};
 use line::LineError;
 use std::{ffi::OsString, path::Path};
 use tracing_subscriber::{
@@ -76,8 +77,16 @@ pub fn main() -> std::process::ExitCode {
             return (ExitCode::Usage as u8).into();
         }
     }
+    // Errors in the rest of the command line are for the reader of the events, too.
+    let events = line::events(&words).map(|number| event_channel::open(number).map_err(|_closed| number));
     let command = match line::parse(words, dialect) {
         Ok(command) => command,
+        Err(LineError::Parser(error)) if error.use_stderr() && event_channel::is_open() => {
+            let text = error.render().to_string();
+            let text = text.split("\nFor more information").next().unwrap_or_default();
+            event_channel::fail(text.trim_start_matches("error: "), ExitCode::Usage as u8);
+            return (ExitCode::Usage as u8).into();
+        }
         Err(LineError::Parser(error)) => {
             // Help and version go to standard output with code 0, mistakes to standard error with 2.
             print_parsed(&error);
@@ -88,7 +97,11 @@ pub fn main() -> std::process::ExitCode {
     let facts = Facts::gather();
     log(&facts);
     terminal::set_dumb(facts.dumb_terminal);
-    let code = match execute(command, dialect, &facts) {
+    let done = match events {
+        Some(Err(number)) => Err(Error::Usage(Usage::Events { number })),
+        _ => execute(command, dialect, &facts),
+    };
+    let code = match done {
         Ok(code) => code,
         Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::Success as u8,
         Err(error) => report(&error, dialect) as u8,
@@ -127,8 +140,13 @@ fn print_parsed(error: &clap::Error) {
 }
 
 fn report(error: &Error, dialect: Dialect) -> ExitCode {
-    message::print(&format!("error: {}", error.to_string().replace('\n', "\n       ")));
-    failure(error, dialect)
+    let code = failure(error, dialect);
+    if event_channel::is_open() {
+        event_channel::fail(&error.to_string(), code as u8);
+    } else {
+        message::print(&format!("error: {}", error.to_string().replace('\n', "\n       ")));
+    }
+    code
 }
 
 /// Returns the exit code of an error. torchrun has two: 2 for parser errors, 1 for the rest.
@@ -202,7 +220,7 @@ fn log(facts: &Facts) {
         tracing_subscriber::fmt::layer().with_writer(|| message::LogWriter).with_ansi(false).log_internal_errors(false);
     let chosen = filter.as_ref().map_or_else(|_| Targets::new().with_default(LevelFilter::WARN), Targets::clone);
     // A program that embeds this one may have a subscriber of its own.
-    let _set = tracing_subscriber::registry().with(lines).with(chosen).try_init();
+    let _set = tracing_subscriber::registry().with(lines).with(event_log::EventLog).with(chosen).try_init();
     if let Err(error) = filter {
         tracing::warn!("ENN_LOG={wanted}: {error}; expected a level, or target=level,…: enn_launcher=debug,warn");
     }

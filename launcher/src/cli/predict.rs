@@ -1,17 +1,24 @@
 //! `enn predict`.
 
 use super::{
-    flags::{Changes, Cluster, Runs, Show, artifact_or_run},
+    flags::{Changes, Cluster, Events, Runs, Show, artifact_or_run},
     output,
 };
 use crate::{
     Error,
-    api::{self, Engine, PredictOptions},
+    api::{self, Engine, PredictAnswer, PredictOptions, RequestLimits},
     error::Usage,
     facts::Facts,
 };
+use enn_checkpoint::gather::Gathered;
 use enn_common::{config::train::Precision, exit::ExitCode};
-use std::{io::BufWriter, path::PathBuf};
+use enn_ui::{Mode, event_channel};
+use serde_json::json;
+use std::{
+    io::{BufReader, BufWriter},
+    path::PathBuf,
+    time::Duration,
+};
 
 /// Predict every row of a data file with a trained run's best weights, or with an exported model
 ///
@@ -19,6 +26,10 @@ use std::{io::BufWriter, path::PathBuf};
 ///
 /// With --data - and --out - both are Arrow IPC streams, on standard input and output: each batch is answered before the next one
 /// is read. A batch is a table of its own, so that one cut into windows must bring its history.
+///
+/// With --requests the model stays loaded, and standard input has a line of JSON for each prediction:
+/// {"request": 1, "data": ["new.csv"], "out": "answers.parquet"}, and if wanted "allow_unseen": true, "replace": true, "scratch": DIR. Each is answered by
+/// an event `answered` or `refused` on the descriptor of --events.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Run: its directory, its name, the beginning of its name, its address, or "latest"; or a file of `enn export` with its ARTIFACT.json beside it
@@ -27,11 +38,17 @@ pub(super) struct Args {
     #[arg(value_name = "RUN|ARTIFACT", help_heading = "Job")]
     model: String,
     /// Data like those the run was trained on; targets may be absent; may be repeated; - for a stream
-    #[arg(long, value_name = "FILE", required = true, help_heading = "Job")]
+    #[arg(long, value_name = "FILE", required_unless_present = "requests", help_heading = "Job")]
     data: Vec<PathBuf>,
     /// Output: NAME.parquet, NAME.arrow, NAME.csv, or a name without extension for a directory of .npy files; - for a stream
-    #[arg(long, value_name = "PATH", help_heading = "Job")]
-    out: PathBuf,
+    #[arg(long, value_name = "PATH", required_unless_present = "requests", help_heading = "Job")]
+    out: Option<PathBuf>,
+    /// Answer requests from standard input until it ends
+    #[arg(long, requires = "events", conflicts_with_all = ["data", "out", "precision", "allow_unseen", "replace"], help_heading = "Job")]
+    requests: bool,
+    /// With --requests: end when no request has come for so many seconds
+    #[arg(long, value_name = "SECONDS", requires = "requests", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Job")]
+    idle: Option<u32>,
     /// Number format of the encoder: auto, fp32, tf32, bf16, fp16 or fp8; the heads always compute in fp32
     ///
     /// If different rows get the same answer, fp32 is tried, and kept if the answers then differ.
@@ -59,6 +76,8 @@ pub(super) struct Args {
     cluster: Cluster,
     #[command(flatten)]
     show: Show,
+    #[command(flatten)]
+    events: Events,
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
@@ -76,9 +95,17 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         is_judged: false,
         overrides,
     };
+    let Some(out) = &args.out else {
+        let limits = RequestLimits { idle: args.idle.map(|seconds| Duration::from_secs(seconds.into())) };
+        let requests = BufReader::new(std::io::stdin());
+        // Whoever asks ends it by the end of the requests, or by a signal, after which nothing is to be saved.
+        let options = PredictOptions { mode: Mode::Quiet, handle_signals: false, ..options };
+        api::answer_requests(&model, requests, facts, &options, &limits, &mut tell)?;
+        return Ok(ExitCode::Success);
+    };
     let is_pipe = |path: &PathBuf| path.as_os_str() == "-";
     let reads = args.data.iter().any(is_pipe);
-    let writes = is_pipe(&args.out);
+    let writes = is_pipe(out);
     if reads != writes || (reads && args.data.len() > 1) {
         return Err(Error::Usage(Usage::OnePipe));
     }
@@ -86,6 +113,24 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         api::predict_stream(&model, std::io::stdin().lock(), BufWriter::new(output::stdout()?), facts, &options)?;
         return Ok(ExitCode::Success);
     }
-    let predictions = api::predict(&model, &args.data, &args.out, facts, &options)?;
+    let predictions = api::predict(&model, &args.data, out, facts, &options)?;
     Ok(api::exit_code(&predictions.ended))
+}
+
+/// Writes what is told of a request as an event.
+fn tell(answer: PredictAnswer) -> Result<(), Error> {
+    event_channel::say(match answer {
+        PredictAnswer::Ready => json!({ "event": "ready" }),
+        PredictAnswer::Answered { request, gathered } => {
+            let Gathered { path, rows, bytes, .. } = gathered;
+            json!({ "event": "answered", "request": request, "path": path, "rows": rows, "bytes": bytes })
+        }
+        PredictAnswer::Refused { request, error } => {
+            let (message, hint) = event_channel::parts(&error.to_string());
+            let code = error.exit_code() as u8;
+            json!({ "event": "refused", "request": request, "code": code, "message": message, "hint": hint })
+        }
+    });
+    // Answers that nobody reads are not computed.
+    if event_channel::is_open() { Ok(()) } else { Err(Error::Output(std::io::ErrorKind::BrokenPipe.into())) }
 }

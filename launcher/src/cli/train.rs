@@ -2,7 +2,7 @@
 
 use super::{
     bar::Bar,
-    flags::{Changes, Cluster, Elastic, Nodes, Runs, Scrape, Show, TableColumns},
+    flags::{Changes, Cluster, Elastic, Events, Nodes, Runs, Scrape, Show, TableColumns},
 };
 use crate::{
     Error,
@@ -94,6 +94,8 @@ pub(super) struct Args {
     nodes: Nodes,
     #[command(flatten)]
     show: Show,
+    #[command(flatten)]
+    events: Events,
     #[command(flatten)]
     scrape: Scrape,
 }

@@ -13,6 +13,7 @@ pub mod configuration;
 pub mod cv;
 pub mod error;
 pub mod evaluation;
+pub mod event_channel;
 pub mod failure;
 pub mod follow;
 pub mod format;

@@ -6,7 +6,7 @@
 use super::{
     error::JournalError,
     journal,
-    lines::{LineLevel, lines},
+    lines::{EventLine, LineLevel, lines},
     metrics_server::MetricsServer,
     model::RunView,
     progress::Progress,
@@ -144,7 +144,14 @@ impl Sink {
             metrics.event(event);
         }
         self.record(event);
-        self.show(event);
+        super::event_channel::event(event);
+        let lines = lines(event, &self.view);
+        if !matches!(event.what, EventKind::Warned { .. }) {
+            let warnings = lines.iter().filter(|line| line.level == LineLevel::Alert);
+            let warnings = warnings.filter_map(|line| line.text.strip_prefix("warning: "));
+            warnings.for_each(|warning| super::event_channel::warn(event.time, warning.to_owned()));
+        }
+        self.show(event, &lines);
     }
 
     pub fn view(&self) -> &RunView {
@@ -184,16 +191,17 @@ impl Sink {
             self.journal_warned_at = time;
             let warned = Event { time, what: EventKind::Warned { message } };
             self.view.apply(&warned);
-            self.show(&warned);
+            super::event_channel::event(&warned);
+            let shown = lines(&warned, &self.view);
+            self.show(&warned, &shown);
         }
     }
 
     /// A terminal that is gone is no reason to end a run: what cannot be written is dropped.
-    fn show(&mut self, event: &Event) {
+    fn show(&mut self, event: &Event, lines: &[EventLine]) {
         let since = self.view.sessions.last().map_or(event.time, |session| session.started);
-        let lines = lines(event, &self.view);
         match &mut self.output {
-            EventOutput::Progress(progress) => progress.draw(&lines, &self.view),
+            EventOutput::Progress(progress) => progress.draw(lines, &self.view),
             EventOutput::Lines { out, epoch_shown } => {
                 if let EventKind::EpochEnded(report) = &event.what {
                     if event.time - *epoch_shown < EPOCH_LINE_INTERVAL_S && !report.best {
@@ -201,7 +209,7 @@ impl Sink {
                     }
                     *epoch_shown = event.time;
                 }
-                for line in &lines {
+                for line in lines {
                     let indented = line.text.replace('\n', "\n            ");
                     let _ = out.write_all(format!("[{:>8.1} s] {indented}\n", event.time - since).as_bytes());
                 }
@@ -221,7 +229,7 @@ impl Sink {
 }
 
 /// Returns whether an event only reports progress, many times a second.
-fn is_progress(what: &EventKind) -> bool {
+pub(crate) fn is_progress(what: &EventKind) -> bool {
     match what {
         EventKind::Stepped { .. } | EventKind::StageProgressed { .. } => true,
         EventKind::Predicted { rows, rows_total } => rows < rows_total,

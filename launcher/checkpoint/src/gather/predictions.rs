@@ -13,7 +13,7 @@ use super::{
 use enn_common::{
     artifact::{
         chunk::{self, Chunk, RowStatus},
-        prediction::{self, ChunkDigest, FileDigest, ModelDigest, PredictionManifest},
+        prediction::{self, ChunkDigest, FileDigest, ModelDigest, OutputAxis, PredictionManifest},
         seal,
     },
     fs::{Disk, FileError, RelPath, Storage, atomic, digest, displace, space},
@@ -66,6 +66,7 @@ pub struct Request<'a> {
     /// The levels of the predicted quantiles, ascending and including the median; empty without quantiles.
     pub levels: &'a [f64],
     pub point: bool,
+    pub axes: Vec<OutputAxis>,
     pub versions: BTreeMap<String, String>,
     /// Seconds since the Unix epoch.
     pub wall_time: f64,
@@ -172,6 +173,7 @@ pub fn predictions(
         levels: layout.levels,
         columns: layout.columns,
         out_shape: meta.out_shape.clone(),
+        axes: request.axes.clone(),
         units: meta.units.clone(),
         checkpoint: request.checkpoint.clone(),
         data: meta.digest.clone(),

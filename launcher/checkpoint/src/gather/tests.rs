@@ -4,7 +4,7 @@ use ::parquet::record::RowAccessor;
 use enn_common::{
     artifact::{
         chunk::{self, ChunkExtent},
-        prediction::{ModelDigest, PredictionManifest, manifest_path},
+        prediction::{ModelDigest, OutputAxis, PredictionManifest, manifest_path},
         run::RunManifest,
     },
     config::train::Precision,
@@ -88,6 +88,7 @@ fn request<'a>(output: &'a Path, staged: &'a Path) -> Request<'a> {
         checkpoint,
         levels: &[],
         point: false,
+        axes: vec![OutputAxis { column: Some("site".to_owned()), ..OutputAxis::default() }],
         versions: BTreeMap::new(),
         wall_time: 1.0,
     }
@@ -132,6 +133,7 @@ fn chunks_become_one_parquet_file_in_source_order() {
         }
     }
     let manifest = PredictionManifest::read(&manifest_path(&output)).unwrap();
+    assert_eq!(manifest.axes, [OutputAxis { column: Some("site".to_owned()), ..OutputAxis::default() }]);
     assert_eq!((manifest.rows, manifest.chunks.len(), manifest.units.as_str()), (ROWS, 3, "°F"));
     assert_eq!(manifest.files[0].blake3, blake3::hash(&fs::read(&output).unwrap()).to_hex().as_str());
     assert!(!partial_dir(&output).exists());

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Error,
-    api::{ExportOptions, announce::EventSender, launch},
+    api::{ExportOptions, announce::EventSender, launch, loaded_model::LoadedModel},
     error::Usage,
     export::{ArtifactRunner, Exported, Packed, Tools},
     facts::Facts,
@@ -152,10 +152,22 @@ pub(in crate::api) fn write_chunk(
         values.extend(answer.values);
         status.extend(answer.status);
     }
+    write_answers(&values, &status, staged, rows, out, levels)
+}
+
+/// Writes given predictions of staged rows below `out`.
+pub(in crate::api) fn write_answers(
+    values: &[f32],
+    status: &[u8],
+    staged: &Staged,
+    rows: Range<usize>,
+    out: &Path,
+    levels: usize,
+) -> Result<WrittenChunk, Error> {
     let grid = staged.meta().out_shape.iter().copied();
     let shape: Vec<usize> = (levels > 0).then_some(levels).into_iter().chain(grid).collect();
     let extent = ChunkExtent { start: rows.start as u64, end: rows.end as u64, out_shape: &shape };
-    let content = chunk::ChunkRows { values: &values, ids: &staged.row_id()[rows], status: &status };
+    let content = chunk::ChunkRows { values, ids: &staged.row_id()[rows], status };
     chunk::write(out, extent, content).map_err(|error| Error::Gather(error.into()))
 }
 
@@ -248,6 +260,16 @@ pub(super) fn compute(
 }
 
 impl Chunks<'_> {
+    /// Predicts the missing chunks with a model that is loaded.
+    pub(super) fn compute_with(&self, model: &mut LoadedModel) -> Result<(), Error> {
+        let staged = Staged::open(self.staged)?;
+        for rows in self.todo() {
+            let written = model.write_chunk(&staged, rows.clone(), self.out)?;
+            self.record(&rows, &written)?;
+        }
+        Ok(())
+    }
+
     fn todo(&self) -> Vec<Range<usize>> {
         let done = self.ledger.lock().unwrap_or_else(PoisonError::into_inner).done();
         let starts = (0..self.rows).step_by(self.chunk_rows.max(1) as usize);

@@ -3,7 +3,7 @@
 use super::options::PredictOptions;
 use crate::{Error, api::checkpoints::sound_checkpoint, export::Packed, facts::Facts};
 use enn_common::{
-    artifact::prediction::ModelDigest,
+    artifact::prediction::{ModelDigest, OutputAxis},
     checkpoint::{Checkpoint, name},
     config::{
         RunConfig,
@@ -83,6 +83,25 @@ impl Subject {
             Some(Layout::Rows(rows)) => &rows.targets,
             _ => &[],
         }
+    }
+
+    /// Returns the axes of the output grid: targets, classes, or series and times.
+    pub(super) fn axes(&self) -> Vec<OutputAxis> {
+        let labels = self.meta.out_labels.iter().cloned();
+        let mut axes: Vec<OutputAxis> = labels.map(|labels| OutputAxis { labels, ..OutputAxis::default() }).collect();
+        match (self.config.data.as_ref().map(|data| &data.layout), &mut axes[..]) {
+            (Some(Layout::Windows(windows)), [series, times, ..]) => {
+                series.column = Some(windows.entity.clone());
+                times.column = Some(windows.time.clone());
+                let steps = i64::try_from(times.labels.len()).unwrap_or(i64::MAX);
+                times.seconds = (0..steps).map(|step| step * windows.step_s - windows.time_offset_s).collect();
+            }
+            (Some(Layout::Rows(rows)), [classes, ..]) if self.meta.has_classes => {
+                classes.column = rows.targets.first().cloned();
+            }
+            _ => {}
+        }
+        axes
     }
 
     /// Returns the quantile levels computed for each cell, and whether only the point prediction is written.
