@@ -55,6 +55,12 @@ fuser_latents = 4
 fuser_rounds = 1
 collector_depth = 1
 [[model.tasks]]
+name = "day"
+mode = "temporal"
+depth = 1
+tokens = 2
+parent = "calendar"
+[[model.tasks]]
 name = "calendar"
 reduction = "mean"
 [train]
@@ -86,11 +92,12 @@ impl World {
         fs::copy(path("2024.csv"), path("data.csv")).unwrap();
         fs::write(path("new.toml"), SHOP.replace("name = \"shop\"", "name = \"new\"")).unwrap();
         fs::write(path("train.py"), SCRIPT).unwrap();
+        fs::copy(root().join("examples/weather/weather.toml"), path("weather.toml")).unwrap();
         fs::write(path("token"), "a token of the tests, which nobody else has\n").unwrap();
         fs::create_dir(path("home")).unwrap();
         std::os::unix::fs::symlink(root().join("examples"), path("examples")).unwrap();
         stream(&path("rows.arrows"));
-        for line in ["enn train shop.toml --quiet --set name=\"other\"", "enn train shop.toml --quiet"] {
+        for line in ["enn train shop.toml --quiet --set name=other", "enn train shop.toml --quiet"] {
             let ended = world.run(line);
             assert_eq!(ended.code, Some(0), "{line}\n{}{}", ended.stdout, ended.stderr);
         }
@@ -146,15 +153,17 @@ impl World {
         Ended { code: if is_stopped { Some(0) } else { Some(1) }, stdout: printed, stderr: format!("{code:?}") }
     }
 
+    /// The first run of a folder whose name begins so; an empty text if there is none.
+    fn run_named(&self, folder: &str, prefix: &str) -> String {
+        let entries = fs::read_dir(self.dir.path().join(folder)).into_iter().flatten();
+        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names.into_iter().find(|name| name.starts_with(prefix)).unwrap_or_default()
+    }
+
     /// A line with names in place of the words in capitals.
     fn named(&self, line: &str) -> String {
-        let name = |prefix: &str| {
-            let mut names: Vec<String> =
-                fs::read_dir(self.dir.path().join("runs")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-            names.sort();
-            names.into_iter().find(|name| name.starts_with(prefix)).unwrap_or_default()
-        };
-        let (run, other) = (name("shop-"), name("other-"));
+        let (run, other) = (self.run_named("runs", "shop-"), self.run_named("runs", "other-"));
         let checkpoint = || {
             let folder = self.dir.path().join("runs").join(&run).join("checkpoints");
             let mut steps: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -169,7 +178,7 @@ impl World {
                 "WHAT" | "SHARDS" => checkpoint(),
                 "CONFIG" => "shop.toml".to_owned(),
                 "FILE" => "token".to_owned(),
-                word => word.replace("s3://bucket", &format!("file://{}/bucket", self.dir.path().display())).replace("/NAME", &format!("/{run}")),
+                word => word.replace("s3://bucket", &format!("file://{}/bucket", self.dir.path().display())).replace("/NAME", &format!("/{}", self.run_named("bucket/runs", "shop-"))),
             };
             text.extend([if text.is_empty() { "" } else { " " }, &named]);
         }
