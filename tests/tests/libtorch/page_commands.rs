@@ -243,8 +243,12 @@ fn without_numbers(line: &str) -> String {
                 kept.push(letter);
             }
         }
-        // One core has one worker, and two cores have two.
-        let kept = if kept == "workers" { "worker" } else { &kept };
+        // A slow machine needs seconds for what another one does in milliseconds, and has another number of workers.
+        let kept = match kept.as_str() {
+            "workers" => "worker",
+            "ms" | "min" => "s",
+            kept => kept,
+        };
         text.extend([if text.is_empty() { "" } else { " " }, kept]);
     }
     text
