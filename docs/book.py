@@ -25,6 +25,7 @@ src = "src"
 
 [output.html]
 no-section-label = true
+smart-punctuation = false
 
 [output.html.playground]
 runnable = false

@@ -147,7 +147,8 @@ impl Page {
     /// # Errors
     /// A sentence for each comment that cannot be read, or that stands in front of no block.
     pub fn blocks(&self) -> Result<Vec<Block>, Vec<String>> {
-        let mut reader = Reader { page: self, found: Vec::new(), marks: Vec::new(), unknown: Vec::new(), wrong: Vec::new() };
+        let mut reader =
+            Reader { page: self, found: Vec::new(), marks: Vec::new(), unknown: Vec::new(), wrong: Vec::new() };
         let lines: Vec<&str> = self.text.lines().collect();
         let mut at = 0;
         while at < lines.len() {
@@ -251,7 +252,8 @@ mod tests {
                     enn b \\\n      --x=1\n\n    enn c\n\nText.\n\n<!-- output -->\n```text\nd\n```\n<!-- file a.toml -->\n```toml\ne = 1\n```\n";
         let blocks = page(text).blocks().unwrap();
         assert_eq!(blocks.len(), 3, "{blocks:?}");
-        let commands = [(6, "enn a s3://b"), (7, "enn b --x=1"), (10, "enn c")].map(|(line, text)| (line, text.to_owned()));
+        let commands =
+            [(6, "enn a s3://b"), (7, "enn b --x=1"), (10, "enn c")].map(|(line, text)| (line, text.to_owned()));
         assert_eq!(blocks[0].commands(), commands);
         assert!(blocks[0].is_shell() && blocks[0].fails("enn b --x=1") && !blocks[0].fails("enn c"));
         assert_eq!([blocks[0].why_not_run("enn a s3://b"), blocks[0].why_not_run("enn c")], [Some("no store"), None]);
@@ -261,7 +263,9 @@ mod tests {
 
     #[test]
     fn comments_that_say_nothing_are_refused() {
-        for text in ["<!-- not run -->\n\n    enn\n", "<!-- not run: -->\n\n    enn\n", "<!-- until `a`: b -->\n\n    enn\n"] {
+        for text in
+            ["<!-- not run -->\n\n    enn\n", "<!-- not run: -->\n\n    enn\n", "<!-- until `a`: b -->\n\n    enn\n"]
+        {
             assert!(page(text).blocks().unwrap_err()[0].contains("unknown comment"), "{text}");
         }
         for text in ["<!-- output -->\n\nText.\n\n    enn\n", "    enn\n\n<!-- output -->\n"] {
@@ -271,7 +275,10 @@ mod tests {
 
     #[test]
     fn a_line_is_divided_into_commands() {
-        assert_eq!(simple_commands("A=b time enn x; srun --n=1 enn y && git z"), [vec!["enn", "x"], vec!["enn", "y"], vec!["git", "z"]]);
+        assert_eq!(
+            simple_commands("A=b time enn x; srun --n=1 enn y && git z"),
+            [vec!["enn", "x"], vec!["enn", "y"], vec!["git", "z"]]
+        );
         assert_eq!(simple_commands("enn run --set a=1 | cat"), [vec!["enn", "run", "--set", "a=1"], vec!["cat"]]);
         assert_eq!(simple_commands("A=b"), [vec!["A=b"]]);
     }

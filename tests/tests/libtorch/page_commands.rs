@@ -83,9 +83,12 @@ impl World {
     fn template() -> Self {
         let world = Self { dir: tempfile::tempdir().unwrap() };
         let path = |name: &str| world.dir.path().join(name);
-        for (name, first, has_targets) in
-            [("2024.csv", 0, true), ("2025.csv", ROWS, true), ("new.csv", 2 * ROWS, false), ("today.csv", 3 * ROWS, true)]
-        {
+        for (name, first, has_targets) in [
+            ("2024.csv", 0, true),
+            ("2025.csv", ROWS, true),
+            ("new.csv", 2 * ROWS, false),
+            ("today.csv", 3 * ROWS, true),
+        ] {
             fs::write(path(name), table(first, has_targets)).unwrap();
         }
         fs::write(path("shop.toml"), SHOP).unwrap();
@@ -118,7 +121,10 @@ impl World {
         let path = std::env::join_paths(std::iter::once(programs.clone()).chain(std::env::split_paths(&path))).unwrap();
         let mut command = Command::new("bash");
         command.args(["-euo", "pipefail", "-c", line]).current_dir(self.dir.path()).env("PATH", path);
-        command.env("ENN_WORKER", programs.join("enn-worker")).env("ENN_RUNS", "runs").env("HOME", self.dir.path().join("home"));
+        command
+            .env("ENN_WORKER", programs.join("enn-worker"))
+            .env("ENN_RUNS", "runs")
+            .env("HOME", self.dir.path().join("home"));
         for name in ["XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "ENN_TOKEN"] {
             command.env_remove(name);
         }
@@ -135,7 +141,8 @@ impl World {
         let mut child = self.command(&format!("exec {line} 2>&1")).spawn().unwrap();
         let (sender, lines) = channel();
         let out = BufReader::new(child.stdout.take().unwrap());
-        let reader = std::thread::spawn(move || out.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line))));
+        let reader =
+            std::thread::spawn(move || out.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line))));
         let deadline = Instant::now() + PRINTED_WITHIN;
         let mut printed = String::new();
         while !printed.contains(text) {
@@ -178,7 +185,9 @@ impl World {
                 "WHAT" | "SHARDS" => checkpoint(),
                 "CONFIG" => "shop.toml".to_owned(),
                 "FILE" => "token".to_owned(),
-                word => word.replace("s3://bucket", &format!("file://{}/bucket", self.dir.path().display())).replace("/NAME", &format!("/{}", self.run_named("bucket/runs", "shop-"))),
+                word => word
+                    .replace("s3://bucket", &format!("file://{}/bucket", self.dir.path().display()))
+                    .replace("/NAME", &format!("/{}", self.run_named("bucket/runs", "shop-"))),
             };
             text.extend([if text.is_empty() { "" } else { " " }, &named]);
         }
@@ -191,7 +200,8 @@ fn table(first: usize, has_targets: bool) -> String {
     let mut text = format!("id,price,staff,day,city,month{}\n", if has_targets { ",sales,visitors" } else { "" });
     for row in first..first + ROWS {
         let drawn = enn_tests::data::mix(row as u64);
-        let (price, staff, city) = (drawn % 90 + 10, drawn / 90 % 7 + 1, ["Rome", "Oslo", "Lima"][(drawn / 630 % 3) as usize]);
+        let (price, staff, city) =
+            (drawn % 90 + 10, drawn / 90 % 7 + 1, ["Rome", "Oslo", "Lima"][(drawn / 630 % 3) as usize]);
         let (month, day) = (row / 28 % 12 + 1, row % 28 + 1);
         let year = 2024 + row / 336;
         write!(text, "{row},{price},{staff},{year}-{month:02}-{day:02},{city},{month}").unwrap();
@@ -259,7 +269,8 @@ fn unprinted<'a>(shown: &'a str, printed: &str) -> Vec<&'a str> {
     let printed: Vec<String> = printed.lines().map(without_numbers).collect();
     let is_printed = |line: &&str| {
         let parts: Vec<String> = line.split('…').map(without_numbers).collect();
-        parts.iter().all(String::is_empty) || printed.iter().any(|line| parts.iter().all(|part| line.contains(part.as_str())))
+        parts.iter().all(String::is_empty)
+            || printed.iter().any(|line| parts.iter().all(|part| line.contains(part.as_str())))
     };
     shown.lines().filter(|line| !is_printed(line)).collect()
 }
@@ -346,7 +357,9 @@ fn every_command_of_a_page_is_run() {
 #[test]
 fn shown_output_may_differ_in_numbers_alone() {
     let printed = "08:30:12 train noon-20261129T083012Z-0f1c: 1 worker\nepoch 12  loss 0.01  val MAE 2.98 °F (best)\n";
-    for shown in ["train noon-20250101T000000Z-beef: 1 worker", "epoch 1 loss 3 val MAE 1 °F (best)", "epoch …(best)", "…", ""] {
+    for shown in
+        ["train noon-20250101T000000Z-beef: 1 worker", "epoch 1 loss 3 val MAE 1 °F (best)", "epoch …(best)", "…", ""]
+    {
         assert!(unprinted(shown, printed).is_empty(), "{shown}");
     }
     for shown in ["train noon-20250101T000000Z-beef: one worker", "epoch 1 loss 3 val MSE", "rows …(best)"] {

@@ -53,7 +53,8 @@ impl Repository {
             }
             _ => words.windows(2).find_map(|pair| {
                 let names_one = matches!(pair[0], "-p" | "--test" | "--bin");
-                (names_one && !self.names.contains(pair[1])).then(|| format!("{} {} is not in the workspace", pair[0], pair[1]))
+                (names_one && !self.names.contains(pair[1]))
+                    .then(|| format!("{} {} is not in the workspace", pair[0], pair[1]))
             }),
         }
     }
@@ -105,7 +106,9 @@ fn line(text: &str, block: &Block, repository: &Repository, count: &mut Count) -
             _ if program.ends_with("python") || matches!(program, "python3" | "git") => {
                 let path = words[1..].iter().find(|word| word.ends_with(".py") || word.contains(".rs"));
                 match path {
-                    Some(path) if !root().join(path).exists() && !not_run => return Some(format!("{path} is not there")),
+                    Some(path) if !root().join(path).exists() && !not_run => {
+                        return Some(format!("{path} is not there"));
+                    }
                     _ => "commands of Python and git, whose files exist",
                 }
             }
