@@ -92,7 +92,8 @@ impl World {
             fs::write(path(name), table(first, has_targets)).unwrap();
         }
         fs::write(path("shop.toml"), SHOP).unwrap();
-        fs::copy(path("2024.csv"), path("data.csv")).unwrap();
+        fs::write(path("data.csv"), with_y(&table(0, true))).unwrap();
+        fs::write(path("sales.csv"), series()).unwrap();
         fs::write(path("new.toml"), SHOP.replace("name = \"shop\"", "name = \"new\"")).unwrap();
         fs::write(path("train.py"), SCRIPT).unwrap();
         fs::copy(root().join("examples/weather/weather.toml"), path("weather.toml")).unwrap();
@@ -209,6 +210,28 @@ fn table(first: usize, has_targets: bool) -> String {
             write!(text, ",{},{}", 500 + 30 * staff - 2 * price + drawn % 13, 40 + 9 * staff + drawn % 5).unwrap();
         }
         text.push('\n');
+    }
+    text
+}
+
+/// A table with one more column, `y`.
+fn with_y(table: &str) -> String {
+    let mut text = String::new();
+    for (row, line) in table.lines().enumerate() {
+        let y = if row == 0 { "y".to_owned() } else { (enn_tests::data::mix(row as u64 * 7) % 100).to_string() };
+        writeln!(text, "{line},{y}").unwrap();
+    }
+    text
+}
+
+/// Pieces sold in two shops, each day of a hundred.
+fn series() -> String {
+    let mut text = "shop,day,sold\n".to_owned();
+    for (shop, day) in (0..2).flat_map(|shop| (0..100).map(move |day| (shop, day))) {
+        let drawn = enn_tests::data::mix(day * 2 + shop) % 9;
+        let (month, date) = (day / 28 + 1, day % 28 + 1);
+        writeln!(text, "{},2024-{month:02}-{date:02},{}", ["Rome", "Oslo"][shop as usize], 20 + day % 7 + drawn)
+            .unwrap();
     }
     text
 }
