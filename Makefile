@@ -15,6 +15,8 @@ BIN := $(TARGET)/$(PROFILE)
 DEMO_RUNS := $(TARGET)/demo
 # The Python that has PyTorch, for conformance and benches.
 ENN_PYTHON ?= $(TARGET)/venv/bin/python
+MDBOOK ?= $(TARGET)/tools/bin/mdbook
+MDBOOK_VERSION := 0.5.4
 # NVIDIA's, of the CUDA toolkit.
 COMPUTE_SANITIZER ?= /usr/local/cuda/bin/compute-sanitizer
 
@@ -24,7 +26,7 @@ TORCH_LIB = $(shell $(PYTHON) worker/setup/libtorch.py --print-lib)
 PASSIVE = export OMP_WAIT_POLICY=passive
 WITH_TORCH = export LD_LIBRARY_PATH="$(TORCH_LIB)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" ENN_BIN_DIR="$(BIN)"
 
-.PHONY: help libtorch build build-all demo check test soak test-gpu test-python conformance releases programs aoti makers pins venv environments torchft recover-peers recover-bench bench bench-gpu measured cuda wheels archive asan fuzz doctor lint deps clean-runs
+.PHONY: help libtorch build build-all demo check test soak test-gpu test-python conformance releases programs aoti makers pins venv environments torchft recover-peers recover-bench bench bench-gpu measured book cuda wheels archive asan fuzz doctor lint deps clean-runs
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -202,6 +204,11 @@ bench-gpu: cuda venv ## Measurements that need a GPU; an hour of them is torch.c
 
 measured: ## What the benches measured, with its machine, into tests/bench/MEASURED.md
 	@$(PYTHON) tests/bench/measured.py
+
+# mdBook is compiled once (4 minutes of one core). Nothing of the book needs a network.
+book: ## All pages as one searchable book, target/book/index.html
+	@[[ -x "$(MDBOOK)" ]] || $(CARGO) install mdbook --version $(MDBOOK_VERSION) --locked --no-default-features --features search --root $(TARGET)/tools
+	$(PYTHON) docs/book.py "$(MDBOOK)" $(TARGET)/book
 
 cuda: ## The CUDA worker, on any machine, also one without a GPU
 	@$(PYTHON) worker/setup/libtorch.py --cuda

@@ -108,7 +108,7 @@ pub struct Facts {
     /// Folder of the state that ENN keeps between runs.
     pub state_dir: PathBuf,
     pub warm: Option<String>,
-    /// Those of [`OF_REPLACE`] that are set.
+    /// Variables of `--on-failure replace` that are set.
     pub replace: BTreeMap<&'static str, String>,
     pub keep_days: Option<String>,
     pub keep_size: Option<String>,

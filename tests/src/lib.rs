@@ -3,6 +3,7 @@
 
 pub mod agent;
 pub mod artifact;
+pub mod blocks;
 pub mod crash;
 pub mod data;
 pub mod fixture;

@@ -10,8 +10,8 @@ use std::{
 
 /// The crates, which have pages.
 pub const FOLDERS: [&str; 6] = ["common", "broker", "launcher", "worker", "tests", "examples"];
-/// Pages that belong to no crate.
-const USERS: &str = "docs";
+/// Folders of pages that belong to no crate.
+const OTHERS: [&str; 2] = ["docs", "python"];
 /// Sections of a configuration.
 pub const SECTIONS: [&str; 4] = ["data", "train", "model", "cluster"];
 
@@ -132,7 +132,7 @@ pub fn root() -> &'static Path {
 pub fn pages() -> Vec<Page> {
     let root = root();
     let mut paths = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root.join(name)).to_vec();
-    FOLDERS.iter().chain([&USERS]).for_each(|folder| markdown(&root.join(folder), &mut paths));
+    FOLDERS.iter().chain(&OTHERS).for_each(|folder| markdown(&root.join(folder), &mut paths));
     let page = |path: PathBuf| {
         let text = fs::read_to_string(&path).unwrap();
         let prose = prose(&text);

@@ -176,15 +176,15 @@ fn pages() -> Vec<(PathBuf, String)> {
     paths.into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
 }
 
-/// The words of each `enn …` in an indented line of a page: without Slurm before it, redirections and comments behind it.
+/// The words of each `enn …` and `torchrun …` in an indented line of a page: without Slurm before it, redirections and comments behind it.
 fn commands(line: &str) -> impl Iterator<Item = Vec<&str>> {
     let line = line.strip_prefix("    ").and_then(|line| line.split(" #").next()).unwrap_or_default();
-    let is_before = |word: &&str| *word == "srun" || word.starts_with("--") || word.contains('=');
+    let is_before = |word: &&str| matches!(*word, "srun" | "time") || word.starts_with("--") || word.contains('=');
     let is_in = |word: &&str| !["<", ">", "|", "&&"].contains(word);
     let parts = line.split("; ");
     let words =
         parts.map(move |part| part.split_whitespace().skip_while(is_before).take_while(is_in).collect::<Vec<_>>());
-    words.filter(|words| words.first() == Some(&"enn"))
+    words.filter(|words| matches!(words.first(), Some(&("enn" | "torchrun"))))
 }
 
 #[test]
@@ -194,7 +194,11 @@ fn command_lines_in_pages_are_understood() {
     for (path, text) in pages() {
         let text = text.replace("\\\n", " ");
         for words in text.lines().flat_map(commands) {
-            match Cli::try_parse_from(&words) {
+            let parsed = match words[0] {
+                "enn" => Cli::try_parse_from(&words).map(drop),
+                _ => run::Torchrun::try_parse_from(&words).map(drop),
+            };
+            match parsed {
                 Err(error) if error.use_stderr() => {
                     wrong.push(format!("{}: {}\n{error}", path.display(), words.join(" ")));
                 }
@@ -204,6 +208,17 @@ fn command_lines_in_pages_are_understood() {
     }
     assert!(understood > 60, "only {understood} command lines were found");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_command_is_in_the_page_of_all_commands() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let page = fs::read_to_string(root.join("docs/commands.md")).unwrap();
+    let told = |name: &str| page.contains(&format!("`enn {name}`"));
+    let command = Cli::command();
+    let names = command.get_subcommands().filter(|sub| !sub.is_hide_set()).map(clap::Command::get_name);
+    let untold: Vec<&str> = names.filter(|name| !told(name)).collect();
+    assert!(untold.is_empty(), "docs/commands.md has no row for {}", untold.join(", "));
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod export;
 mod frozen;
 mod gpt;
 mod nodes;
+mod page_commands;
 mod pages;
 mod predict;
 mod runs;

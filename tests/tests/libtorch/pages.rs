@@ -191,7 +191,10 @@ fn train(text: &str, set: &[&str], place: &str) {
 fn every_configuration_of_a_page_is_trained_with() {
     let mut trained = 0;
     for page in pages() {
-        for (line, block) in page.tables() {
+        // Those that are written to a file are trained with by the commands of the page (page_commands.rs).
+        let files: Vec<usize> =
+            page.blocks().unwrap().iter().filter(|block| block.file().is_some()).map(|block| block.line).collect();
+        for (line, block) in page.tables().into_iter().filter(|(line, _)| !files.contains(&(line + 1))) {
             train(&whole(&block), &SMALL, &page.at(line));
             trained += 1;
         }

@@ -1,6 +1,7 @@
 //! The rules of the house that no compiler checks (STYLE, part D2). Each failure names the place and how to mend it.
 
 mod arrows;
+mod blocks;
 mod circles;
 mod dependencies;
 mod imports;

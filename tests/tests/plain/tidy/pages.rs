@@ -18,6 +18,8 @@ use syn::visit::Visit;
 
 /// Bytes of README.md: what a person reads in five minutes.
 const README_BYTES_MAX: usize = 16 * 1024;
+/// The list of the pages of the book.
+const BOOK: &str = "docs/SUMMARY.md";
 /// A configuration that says nothing but the data.
 const SMALLEST: &str =
     "[data]\nfiles = [\"t.csv\"]\n[data.rows]\nfeatures = [\"a\"]\ntargets = [\"y\"]\n[data.split]\ncolumn = \"g\"\n";
@@ -101,6 +103,17 @@ fn links_of_pages_lead_somewhere() {
     }
     assert!(checked > 50, "only {checked} links were found");
     hold("a relative link leads to a file, and to a heading of it", "mend the link", breaches);
+}
+
+#[test]
+fn every_page_is_in_the_book() {
+    let pages = pages();
+    let book = pages.iter().find(|page| page.path == Path::new(BOOK)).unwrap();
+    let folder = book.path.parent().unwrap();
+    let listed: BTreeSet<PathBuf> = book.links().into_iter().map(|(_, target)| joined(folder, &target)).collect();
+    let missing = pages.iter().filter(|page| page.path != book.path && !listed.contains(&page.path));
+    let breaches = missing.map(|page| page.path.display().to_string()).collect();
+    hold("`make book` makes a book of all pages", "add a line to docs/SUMMARY.md", breaches);
 }
 
 #[test]
