@@ -55,10 +55,6 @@ impl Args {
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     let out = args.out().map(|out| facts.cwd.join(out));
-    let is_there = out.as_ref().filter(|out| !args.force && out.symlink_metadata().is_ok());
-    if let Some(path) = is_there.filter(|_| !args.columns.targets().is_empty()) {
-        return Err(Error::Usage(Usage::ConfigExists { path: shown(path, facts) }));
-    }
     let options = TableOptions {
         files: args.tables.clone(),
         sheet: args.sheet.clone(),
@@ -68,6 +64,9 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
         schema: schema::address(facts),
     };
     let made = api::config_of_table(&options, facts)?;
+    if let Some(path) = out.as_ref().filter(|out| !args.force && out.symlink_metadata().is_ok()) {
+        return Err(Error::Usage(Usage::ConfigExists { path: shown(path, facts) }));
+    }
     let Some(out) = out else {
         made.proposal.summary().iter().for_each(|line| message::print(line));
         return output::bytes(made.text.as_bytes());

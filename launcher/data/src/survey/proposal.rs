@@ -18,7 +18,7 @@ const NAMED_LEAK_SHARE: f64 = 0.5;
 /// Share of a target that is worth a remark.
 const REMARKABLE_SHARE: f64 = 0.9;
 /// Similarity (Jaro–Winkler) of a name that is suggested, and how many are.
-const NEAR: f64 = 0.75;
+const NEAR: f64 = 0.65;
 const NEAR_MAX: usize = 3;
 /// Degrees of a direction at most.
 const CIRCLE: f64 = 360.0;
