@@ -28,7 +28,7 @@ pub const FOLDER: &str = "mlruns";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArtifactMode {
     Copy,
-    /// A symbolic link to the file in the run's directory.
+    /// A hard link to the file in the run's directory, which is replaced as a whole when it changes.
     Link,
     None,
 }

@@ -7,7 +7,6 @@ use enn_process::run_dir;
 use std::{
     collections::BTreeSet,
     fs, io,
-    os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
@@ -187,14 +186,17 @@ impl RunFiles<'_> {
         for name in [report::FILE, run_dir::RUN_JSON] {
             let from = run.join(name);
             let beside = self.beside();
+            // MLflow does not follow symbolic links that lead out of the store.
             let made = match mode {
-                ArtifactMode::Link if from.is_file() => fs::canonicalize(&from).and_then(|from| symlink(from, &beside)),
-                ArtifactMode::Link => continue,
+                ArtifactMode::Link => fs::hard_link(&from, &beside),
                 _ => fs::copy(&from, &beside).map(|_| ()),
             };
             match made {
                 // A run under way has no report yet.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
+                    return Err(MlflowError::Elsewhere { path: from });
+                }
                 other => other.map_err(FileError::of("copy", &from))?,
             }
             self.place(&beside, &self.path.join("artifacts").join(name))?;
