@@ -47,7 +47,8 @@ pub(crate) fn description(key: &ConfigKey) -> Option<Description> {
         "data" => &[DATA, TRAINING],
         "cluster" => &[FAULTS, TRAINING],
         "train" => &[TRAINING, FAULTS],
-        _ => &[TRAINING, DATA],
+        "model" | "kernels" => &[TRAINING, FAULTS],
+        _ => &[DATA, TRAINING],
     };
     // A table of any page says more than a paragraph of the first.
     pages

@@ -59,8 +59,10 @@ impl Page {
         let is_of_keys = |place: &str| {
             place.trim_end().rsplit('\n').next().is_some_and(|head| head.split(' ').any(|word| word == "key"))
         };
-        let of_keys = self.row(|cell, place| is_of_keys(place) && spans(cell).any(|span| span == key));
-        let whole = of_keys.or_else(|| self.row(|cell, _| spans(cell).any(|span| span == key)));
+        // A section whose keys users choose has a row of its own.
+        let names_it = |cell: &str| spans(cell).any(|span| span == key || span == format!("[{key}]"));
+        let of_keys = self.row(|cell, place| is_of_keys(place) && names_it(cell));
+        let whole = of_keys.or_else(|| self.row(|cell, _| names_it(cell)));
         let of_section = format!("`[{section}]`");
         whole.or_else(|| self.row(|cell, place| place.contains(&of_section) && spans(cell).any(|span| span == last)))
     }
@@ -68,14 +70,21 @@ impl Page {
     /// Finds a paragraph that names the key, or the row of a table in another section's words.
     pub(crate) fn description(self, key: &str) -> Option<Description> {
         let last = key.rsplit('.').next().unwrap_or(key);
-        let paragraph = |name: &str| {
-            let code = format!("`{name}`");
-            let found = self.text.split("\n\n").find(|part| part.contains(&code) && !part.starts_with('|'))?;
-            Some(Description { default: String::new(), text: found.to_owned(), page: self.path })
+        let paragraph = |begin: &str| {
+            let found = self.text.split("\n\n").find(|part| part.contains(begin) && !part.starts_with('#'))?;
+            let is_head = found.lines().next().is_some_and(|line| line.starts_with('|') && line.contains(begin));
+            // Of a table whose rows are keys only the rows of this one are shown.
+            let rows = found.lines().filter(|line| is_head || !line.starts_with('|') || line.contains(begin));
+            let text = rows.collect::<Vec<_>>().join("\n");
+            let text = if is_head { text } else { text.replace('|', " ") };
+            Some(Description { default: String::new(), text: text.trim().to_owned(), page: self.path })
         };
-        paragraph(key)
+        // `train.loss = "huber"` names a key, too, and so does `kernels.attention` one of a section with free keys.
+        let begins = [format!("`{key}`"), format!("`{key} = "), format!("`{key}.")];
+        let named = begins.iter().find_map(|begin| paragraph(begin));
+        named
             .or_else(|| self.row(|cell, _| spans(cell).any(|span| span == last)))
-            .or_else(|| paragraph(last))
+            .or_else(|| paragraph(&format!("`{last}`")))
             .or_else(|| self.example(last))
     }
 
