@@ -1,36 +1,41 @@
 //! The pages (.md) that help shows parts of: they are in the program, and are read where they are in the repository.
 
-/// A page.
+/// A page that is a part of the program.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Page {
+pub(crate) struct EmbeddedPage {
     /// Path in the repository.
     pub(crate) path: &'static str,
     pub(crate) text: &'static str,
 }
 
-pub(crate) const TRAINING: Page = Page { path: "launcher/TRAINING.md", text: include_str!("../../TRAINING.md") };
-pub(crate) const DATA: Page = Page { path: "launcher/DATA.md", text: include_str!("../../DATA.md") };
-pub(crate) const FAULTS: Page = Page { path: "launcher/FAULTS.md", text: include_str!("../../FAULTS.md") };
-pub(crate) const JUDGING: Page = Page { path: "launcher/JUDGING.md", text: include_str!("../../JUDGING.md") };
-pub(crate) const LAUNCH: Page = Page { path: "launcher/LAUNCH.md", text: include_str!("../../LAUNCH.md") };
-pub(crate) const PREDICTING: Page = Page { path: "launcher/PREDICTING.md", text: include_str!("../../PREDICTING.md") };
-pub(crate) const CHECKPOINTS: Page =
-    Page { path: "launcher/CHECKPOINTS.md", text: include_str!("../../CHECKPOINTS.md") };
-pub(crate) const EXPORT: Page =
-    Page { path: "launcher/export/EXPORT.md", text: include_str!("../../export/EXPORT.md") };
-pub(crate) const RUN: Page = Page { path: "docs/run.md", text: include_str!("../../../docs/run.md") };
+pub(crate) const TRAINING: EmbeddedPage =
+    EmbeddedPage { path: "launcher/TRAINING.md", text: include_str!("../../TRAINING.md") };
+pub(crate) const DATA: EmbeddedPage = EmbeddedPage { path: "launcher/DATA.md", text: include_str!("../../DATA.md") };
+pub(crate) const FAULTS: EmbeddedPage =
+    EmbeddedPage { path: "launcher/FAULTS.md", text: include_str!("../../FAULTS.md") };
+pub(crate) const JUDGING: EmbeddedPage =
+    EmbeddedPage { path: "launcher/JUDGING.md", text: include_str!("../../JUDGING.md") };
+pub(crate) const LAUNCH: EmbeddedPage =
+    EmbeddedPage { path: "launcher/LAUNCH.md", text: include_str!("../../LAUNCH.md") };
+pub(crate) const PREDICTING: EmbeddedPage =
+    EmbeddedPage { path: "launcher/PREDICTING.md", text: include_str!("../../PREDICTING.md") };
+pub(crate) const CHECKPOINTS: EmbeddedPage =
+    EmbeddedPage { path: "launcher/CHECKPOINTS.md", text: include_str!("../../CHECKPOINTS.md") };
+pub(crate) const EXPORT: EmbeddedPage =
+    EmbeddedPage { path: "launcher/export/EXPORT.md", text: include_str!("../../export/EXPORT.md") };
+pub(crate) const RUN: EmbeddedPage = EmbeddedPage { path: "docs/run.md", text: include_str!("../../../docs/run.md") };
 
 /// A row of a table, or a paragraph, that describes a key of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Description {
     /// The default as the page tells it; empty where it does not.
     pub(crate) default: String,
-    /// Markdown.
+    /// The description in Markdown.
     pub(crate) text: String,
     pub(crate) page: &'static str,
 }
 
-impl Page {
+impl EmbeddedPage {
     /// Returns a section, from its heading to the next one that is not below it; `None` where the page has no such heading.
     pub(crate) fn section(self, heading: &str) -> Option<&'static str> {
         let begin = self.headings().find(|(_, _, title)| *title == heading)?;

@@ -1,6 +1,6 @@
 //! The files of the store.
 
-use super::{ArtifactMode, MlflowOptions, StoredRun, error::MlflowError, names, record::RunRecord};
+use super::{ArtifactMode, MlflowOptions, StoredRun, error::MlflowError, names, record::MlflowRecord};
 use crate::report;
 use enn_common::fs::{FileError, atomic};
 use enn_process::run_dir;
@@ -24,7 +24,7 @@ const DEFAULT_NAME: &str = "Default";
 const META_BYTES_MAX: u64 = 1 << 20;
 
 /// Writes the run into the store.
-pub(super) fn write(record: &RunRecord, options: &MlflowOptions) -> Result<StoredRun, MlflowError> {
+pub(super) fn write(record: &MlflowRecord, options: &MlflowOptions) -> Result<StoredRun, MlflowError> {
     let store = open(&options.store)?;
     let experiment_id = experiment(&store, record)?;
     let path = store.join(&experiment_id).join(&record.run_id);
@@ -68,7 +68,7 @@ fn open(store: &Path) -> Result<PathBuf, MlflowError> {
 }
 
 /// Returns the id of the experiment, which is made when absent.
-fn experiment(store: &Path, record: &RunRecord) -> Result<String, MlflowError> {
+fn experiment(store: &Path, record: &MlflowRecord) -> Result<String, MlflowError> {
     if let Some(id) = find_experiment(store, &record.experiment) {
         return Ok(id);
     }
@@ -114,7 +114,7 @@ fn read_meta(folder: &Path) -> Option<String> {
     is_readable.then(|| fs::read_to_string(&path).ok()).flatten()
 }
 
-fn run_meta(record: &RunRecord, experiment_id: &str, path: &Path) -> String {
+fn run_meta(record: &MlflowRecord, experiment_id: &str, path: &Path) -> String {
     let end = record.end_ms.map_or_else(|| "null".to_owned(), |end| end.to_string());
     format!(
         "artifact_uri: {}\nend_time: {end}\nentry_point_name: ''\nexperiment_id: '{experiment_id}'\nlifecycle_stage: {ACTIVE}\n\
