@@ -68,11 +68,7 @@ pub(super) enum Command {
 
 /// Adds `--version` to a command and its subcommands, which prints the version of the program.
 fn with_version(command: clap::Command) -> clap::Command {
-    let version = clap::Arg::new("version").long("version").short('V').action(clap::ArgAction::Version);
-    let version = version.help("Print version").help_heading("Options").hide(true);
-    // The flag that clap makes would be a second one of this name.
-    let command = command.version(env!("CARGO_PKG_VERSION")).display_name("enn").disable_version_flag(true);
-    command.arg(version).mut_subcommands(with_version)
+    command.version(env!("CARGO_PKG_VERSION")).display_name("enn").mut_subcommands(with_version)
 }
 
 fn exit_codes() -> String {

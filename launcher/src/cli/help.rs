@@ -4,7 +4,7 @@ use super::{command::Cli, output};
 use crate::{
     Error,
     error::Usage,
-    help::{self, CommandBrief, markdown, markdown::Screen},
+    help::{self, CommandBrief, markdown, markdown::TextScreen},
 };
 use clap::{CommandFactory, Parser};
 use enn_ui::terminal;
@@ -70,5 +70,5 @@ fn show(text: &str) -> Result<(), Error> {
     let width = output::columns().map_or(WIDTH, |columns| usize::from(columns).min(WIDTH));
     let has_colours = std::io::stdout().is_terminal() && terminal::draws(&std::io::stdout());
     // Control characters in the text are escaped already: what is left are colours.
-    output::bytes(format!("{}\n", markdown::text(text, Screen { width, has_colours })).as_bytes())
+    output::bytes(format!("{}\n", markdown::text(text, TextScreen { width, has_colours })).as_bytes())
 }

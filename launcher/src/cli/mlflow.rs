@@ -27,7 +27,7 @@ pub(super) struct Args {
     /// Experiment of the runs [default: the name in the configuration of each run]
     #[arg(long, value_name = "NAME", help_heading = "Output")]
     experiment: Option<String>,
-    /// Report and configuration: copied, linked to the run's own files, or left out
+    /// Report and configuration: copied, hard links to the run's own files, or left out
     #[arg(long, value_name = "HOW", default_value = "copy", value_parser = artifact_modes(), help_heading = "Output")]
     artifacts: ArtifactMode,
     /// Print JSON

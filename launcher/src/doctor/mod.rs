@@ -20,10 +20,10 @@ pub fn examine(inputs: &DoctorInputs) -> Examination {
     Examination { summary: summary::text(&findings, &report), report }
 }
 
-/// What [`examine`] found.
+/// The report and the summary that [`examine`] makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Examination {
     pub report: Report,
-    /// What works and what does not, on one screen.
+    /// One screen that says what works and what does not.
     pub summary: String,
 }

@@ -7,11 +7,11 @@ use super::{
 use enn_process::preload::Trial;
 use std::fmt::Write;
 
-/// Whether something works.
+/// The degree to which something works here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AbilityState {
     Works,
-    /// It works, but something about it is missing or slower.
+    /// Something about it is missing or slower.
     Partly,
     Absent,
 }
@@ -51,11 +51,11 @@ pub(super) fn text(findings: &Findings, report: &Report) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{:6}  {name:width$}  {why}{fix}", state.word());
     }
-    let told: Vec<&Check> = report.items.iter().filter(|item| item.state != CheckState::Ok).collect();
-    if !told.is_empty() {
+    let noted: Vec<&Check> = report.items.iter().filter(|item| item.state != CheckState::Ok).collect();
+    if !noted.is_empty() {
         text.push('\n');
     }
-    for item in told {
+    for item in noted {
         let fix = item.fix.as_ref().map(|fix| format!(" -> {fix}")).unwrap_or_default();
         let word = if item.state == CheckState::Missing { "missing" } else { "note" };
         let _ = writeln!(text, "{word}: {}: {}{fix}", item.name, first_line(&item.found));

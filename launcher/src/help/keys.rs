@@ -4,7 +4,7 @@
 //! The reader is asked: a key that does not exist makes it list all keys of the section, and a value of a wrong type makes it say what it
 //! expects. So there is no second list of keys that could be wrong.
 
-use super::pages::{DATA, Description, FAULTS, Page, TRAINING};
+use super::pages::{DATA, Description, EmbeddedPage, FAULTS, TRAINING};
 use enn_common::config::{
     self, Facts, RawConfig,
     error::ConfigErrorKind,
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 const ABSENT: &str = "absent-key";
 /// A value that no key takes.
 const MISFIT: &str = "1979-05-27";
-/// What the reader expects where keys of their own are.
+/// The words with which the reader expects a section.
 const SECTION: &str = "a section";
 /// Sections within each other at most.
 const DEPTH_MAX: usize = 4;
@@ -43,11 +43,12 @@ pub(crate) fn all() -> Vec<ConfigKey> {
 
 /// Returns what the pages tell of a key.
 pub(crate) fn description(key: &ConfigKey) -> Option<Description> {
-    let pages: &[Page] = match key.name.split('.').next().unwrap_or_default() {
+    let pages: &[EmbeddedPage] = match key.name.split('.').next().unwrap_or_default() {
         "data" => &[DATA, TRAINING],
         "cluster" => &[FAULTS, TRAINING],
         "train" => &[TRAINING, FAULTS],
-        _ => &[TRAINING, DATA],
+        "model" | "kernels" => &[TRAINING, FAULTS],
+        _ => &[DATA, TRAINING],
     };
     // A table of any page says more than a paragraph of the first.
     pages

@@ -15,7 +15,7 @@ const RESET: &str = "\u{1b}[0m";
 
 /// How text is written.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Screen {
+pub(crate) struct TextScreen {
     /// Columns of a line.
     pub(crate) width: usize,
     /// Whether bold text and code are marked by colours; otherwise code keeps its backticks.
@@ -34,7 +34,7 @@ type Inline = Vec<(char, TextStyle)>;
 
 /// A block of a page.
 #[derive(Debug)]
-enum Block {
+enum MarkdownBlock {
     Heading(Inline),
     /// A paragraph, or an item of a list, which begins with a mark; `depth` is that of the lists around it.
     Text {
@@ -50,12 +50,12 @@ enum Block {
 }
 
 /// Formats Markdown. The text is a part of this program; control characters are escaped all the same.
-pub(crate) fn text(markdown: &str, screen: Screen) -> String {
-    let screen = Screen { width: screen.width.max(WIDTH_MIN), ..screen };
+pub(crate) fn text(markdown: &str, screen: TextScreen) -> String {
+    let screen = TextScreen { width: screen.width.max(WIDTH_MIN), ..screen };
     let mut lines: Vec<String> = Vec::new();
     let mut is_after_item = false;
     for block in blocks(markdown) {
-        let is_item = matches!(&block, Block::Text { mark: Some(_), .. });
+        let is_item = matches!(&block, MarkdownBlock::Text { mark: Some(_), .. });
         // Items of a list stand together.
         if !lines.is_empty() && !(is_item && is_after_item) {
             lines.push(String::new());
@@ -66,13 +66,13 @@ pub(crate) fn text(markdown: &str, screen: Screen) -> String {
     lines.join("\n")
 }
 
-fn drawn(block: Block, screen: Screen) -> Vec<String> {
+fn drawn(block: MarkdownBlock, screen: TextScreen) -> Vec<String> {
     match block {
-        Block::Heading(text) => {
+        MarkdownBlock::Heading(text) => {
             let bold = text.into_iter().map(|(one, _)| (one, TextStyle::Bold)).collect::<Inline>();
             wrapped(&bold, screen.width).iter().map(|line| painted(line, screen)).collect()
         }
-        Block::Text { text, depth, mark } => {
+        MarkdownBlock::Text { text, depth, mark } => {
             let indent = GAP * depth.saturating_sub(usize::from(mark.is_some()));
             let mark = mark.unwrap_or_default();
             let hanging = indent + mark.chars().count();
@@ -82,15 +82,15 @@ fn drawn(block: Block, screen: Screen) -> Vec<String> {
             lines.iter().enumerate().map(|(at, line)| begin(at) + &painted(line, screen)).collect()
         }
         // A command that is broken cannot be copied.
-        Block::Code(text) => {
+        MarkdownBlock::Code(text) => {
             text.trim_end().lines().map(|line| format!("    {}", shown::line(line)).trim_end().to_owned()).collect()
         }
-        Block::Table { head, rows } => table(&head, &rows, screen),
+        MarkdownBlock::Table { head, rows } => table(&head, &rows, screen),
     }
 }
 
 /// Parses the page into blocks.
-fn blocks(markdown: &str) -> Vec<Block> {
+fn blocks(markdown: &str) -> Vec<MarkdownBlock> {
     let mut reader = BlockReader::default();
     for event in Parser::new_ext(markdown, Options::ENABLE_TABLES) {
         reader.event(event);
@@ -101,7 +101,7 @@ fn blocks(markdown: &str) -> Vec<Block> {
 
 #[derive(Debug, Default)]
 struct BlockReader {
-    blocks: Vec<Block>,
+    blocks: Vec<MarkdownBlock>,
     inline: Inline,
     is_bold: bool,
     code: Option<String>,
@@ -159,7 +159,7 @@ impl BlockReader {
             TagEnd::Strong => self.is_bold = false,
             TagEnd::Heading(_) => {
                 let text = std::mem::take(&mut self.inline);
-                self.blocks.push(Block::Heading(text));
+                self.blocks.push(MarkdownBlock::Heading(text));
             }
             TagEnd::Paragraph | TagEnd::Item => self.end_text(),
             TagEnd::List(_) => {
@@ -167,7 +167,7 @@ impl BlockReader {
             }
             TagEnd::CodeBlock => {
                 let code = self.code.take().unwrap_or_default();
-                self.blocks.push(Block::Code(code));
+                self.blocks.push(MarkdownBlock::Code(code));
             }
             TagEnd::TableCell => self.row.push(std::mem::take(&mut self.inline)),
             TagEnd::TableHead => self.head = std::mem::take(&mut self.row),
@@ -175,7 +175,7 @@ impl BlockReader {
             TagEnd::Table => {
                 let head = std::mem::take(&mut self.head);
                 let rows = std::mem::take(&mut self.rows);
-                self.blocks.push(Block::Table { head, rows });
+                self.blocks.push(MarkdownBlock::Table { head, rows });
             }
             _ => {}
         }
@@ -187,7 +187,7 @@ impl BlockReader {
             return;
         }
         let text = std::mem::take(&mut self.inline);
-        self.blocks.push(Block::Text { text, depth: self.lists.len(), mark: self.mark.take() });
+        self.blocks.push(MarkdownBlock::Text { text, depth: self.lists.len(), mark: self.mark.take() });
     }
 }
 
@@ -217,7 +217,7 @@ fn marked_len(word: &[(char, TextStyle)]) -> usize {
     word.len() + if word.iter().any(|(_, style)| *style == TextStyle::Code) { GAP } else { 0 }
 }
 
-fn painted(line: &[(char, TextStyle)], screen: Screen) -> String {
+fn painted(line: &[(char, TextStyle)], screen: TextScreen) -> String {
     let mut text = String::new();
     for part in line.chunk_by(|one, next| one.1 == next.1) {
         let inner: String = part.iter().map(|(one, _)| *one).collect();
@@ -232,12 +232,12 @@ fn painted(line: &[(char, TextStyle)], screen: Screen) -> String {
 }
 
 /// Characters that `painted` shows of a line.
-fn shown_len(line: &[(char, TextStyle)], screen: Screen) -> usize {
+fn shown_len(line: &[(char, TextStyle)], screen: TextScreen) -> usize {
     let codes = line.chunk_by(|one, next| one.1 == next.1).filter(|part| part[0].1 == TextStyle::Code).count();
     line.len() + if screen.has_colours { 0 } else { 2 * codes }
 }
 
-fn table(head: &[Inline], rows: &[Vec<Inline>], screen: Screen) -> Vec<String> {
+fn table(head: &[Inline], rows: &[Vec<Inline>], screen: TextScreen) -> Vec<String> {
     let columns = head.len();
     let natural = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).chain(head.get(column));
@@ -261,7 +261,7 @@ fn table(head: &[Inline], rows: &[Vec<Inline>], screen: Screen) -> Vec<String> {
 }
 
 /// The lines of a row, of which the last cell is wrapped.
-fn table_row(row: &[Inline], widths: &[usize], screen: Screen) -> Vec<String> {
+fn table_row(row: &[Inline], widths: &[usize], screen: TextScreen) -> Vec<String> {
     let cells: Vec<Vec<Inline>> = row.iter().zip(widths).map(|(cell, width)| wrapped(cell, (*width).max(1))).collect();
     let height = cells.iter().map(Vec::len).max().unwrap_or(0);
     let line = |at: usize| {
@@ -277,7 +277,7 @@ fn table_row(row: &[Inline], widths: &[usize], screen: Screen) -> Vec<String> {
 }
 
 /// A table as a list: the first cell of each row, and below it the other cells.
-fn listed(head: &[Inline], rows: &[Vec<Inline>], screen: Screen) -> Vec<String> {
+fn listed(head: &[Inline], rows: &[Vec<Inline>], screen: TextScreen) -> Vec<String> {
     let mut lines = Vec::new();
     let inner = screen.width.saturating_sub(2 * GAP).max(WIDTH_MIN / 2);
     for row in rows {
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_page_is_text_without_markup() {
-        let plain = text(PAGE, Screen { width: 50, has_colours: false });
+        let plain = text(PAGE, TextScreen { width: 50, has_colours: false });
         let expected = "Runs of enn\n\n\
             A bold word, a link and `code with spaces` that\ngoes on and on until the line ends.\n\n\
             - one item\n- another item, which is so long that it needs a\n  second line\n\n    enn ls   # a command\n\n\
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_narrow_table_is_a_list_and_colours_replace_backticks() {
-        let narrow = text(PAGE, Screen { width: 32, has_colours: true });
+        let narrow = text(PAGE, TextScreen { width: 32, has_colours: true });
         assert!(
             narrow.contains("\u{1b}[36ma.b\u{1b}[0m\n    default: 1\n    what it does, told at length\n"),
             "{narrow}"

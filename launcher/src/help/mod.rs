@@ -138,14 +138,14 @@ fn key_list(title: &str, keys: &[&ConfigKey]) -> String {
 fn of_key(key: &ConfigKey) -> String {
     let mut text = format!("## {}\n\n- value: {}\n", key.name, key.expected);
     let description = keys::description(key);
-    let told = description.as_ref().map_or("", |of| of.default.as_str());
-    match (&key.default, told) {
+    let default_of_page = description.as_ref().map_or("", |of| of.default.as_str());
+    match (&key.default, default_of_page) {
         (None, "") => {}
         (Some(default), "") => text.push_str(&format!("- default: {default}\n")),
-        (Some(default), told) if told.trim_matches('`') != default => {
-            text.push_str(&format!("- default: {default} – {told}\n"));
+        (Some(default), other) if other.trim_matches('`') != default => {
+            text.push_str(&format!("- default: {default} – {other}\n"));
         }
-        (_, told) => text.push_str(&format!("- default: {told}\n")),
+        (_, other) => text.push_str(&format!("- default: {other}\n")),
     }
     let (section, last) = key.name.rsplit_once('.').unwrap_or(("", &key.name));
     let place = if section.is_empty() { "at the top of the file".to_owned() } else { format!("in `[{section}]`") };
@@ -170,7 +170,7 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{markdown::Screen, *};
+    use super::{markdown::TextScreen, *};
 
     #[test]
     fn every_topic_is_there_and_is_text() {
@@ -181,7 +181,7 @@ mod tests {
                 }
             }
             for (width, has_colours) in [(40, false), (80, true), (120, false)] {
-                let text = markdown::text(&on(topic.name).unwrap(), Screen { width, has_colours });
+                let text = markdown::text(&on(topic.name).unwrap(), TextScreen { width, has_colours });
                 assert!(text.lines().count() > 3, "{}: {text}", topic.name);
                 let prose = text.lines().filter(|line| !line.starts_with("    "));
                 for line in prose {

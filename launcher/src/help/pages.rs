@@ -1,36 +1,41 @@
 //! The pages (.md) that help shows parts of: they are in the program, and are read where they are in the repository.
 
-/// A page.
+/// A page that is a part of the program.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Page {
+pub(crate) struct EmbeddedPage {
     /// Path in the repository.
     pub(crate) path: &'static str,
     pub(crate) text: &'static str,
 }
 
-pub(crate) const TRAINING: Page = Page { path: "launcher/TRAINING.md", text: include_str!("../../TRAINING.md") };
-pub(crate) const DATA: Page = Page { path: "launcher/DATA.md", text: include_str!("../../DATA.md") };
-pub(crate) const FAULTS: Page = Page { path: "launcher/FAULTS.md", text: include_str!("../../FAULTS.md") };
-pub(crate) const JUDGING: Page = Page { path: "launcher/JUDGING.md", text: include_str!("../../JUDGING.md") };
-pub(crate) const LAUNCH: Page = Page { path: "launcher/LAUNCH.md", text: include_str!("../../LAUNCH.md") };
-pub(crate) const PREDICTING: Page = Page { path: "launcher/PREDICTING.md", text: include_str!("../../PREDICTING.md") };
-pub(crate) const CHECKPOINTS: Page =
-    Page { path: "launcher/CHECKPOINTS.md", text: include_str!("../../CHECKPOINTS.md") };
-pub(crate) const EXPORT: Page =
-    Page { path: "launcher/export/EXPORT.md", text: include_str!("../../export/EXPORT.md") };
-pub(crate) const RUN: Page = Page { path: "docs/run.md", text: include_str!("../../../docs/run.md") };
+pub(crate) const TRAINING: EmbeddedPage =
+    EmbeddedPage { path: "launcher/TRAINING.md", text: include_str!("../../TRAINING.md") };
+pub(crate) const DATA: EmbeddedPage = EmbeddedPage { path: "launcher/DATA.md", text: include_str!("../../DATA.md") };
+pub(crate) const FAULTS: EmbeddedPage =
+    EmbeddedPage { path: "launcher/FAULTS.md", text: include_str!("../../FAULTS.md") };
+pub(crate) const JUDGING: EmbeddedPage =
+    EmbeddedPage { path: "launcher/JUDGING.md", text: include_str!("../../JUDGING.md") };
+pub(crate) const LAUNCH: EmbeddedPage =
+    EmbeddedPage { path: "launcher/LAUNCH.md", text: include_str!("../../LAUNCH.md") };
+pub(crate) const PREDICTING: EmbeddedPage =
+    EmbeddedPage { path: "launcher/PREDICTING.md", text: include_str!("../../PREDICTING.md") };
+pub(crate) const CHECKPOINTS: EmbeddedPage =
+    EmbeddedPage { path: "launcher/CHECKPOINTS.md", text: include_str!("../../CHECKPOINTS.md") };
+pub(crate) const EXPORT: EmbeddedPage =
+    EmbeddedPage { path: "launcher/export/EXPORT.md", text: include_str!("../../export/EXPORT.md") };
+pub(crate) const RUN: EmbeddedPage = EmbeddedPage { path: "docs/run.md", text: include_str!("../../../docs/run.md") };
 
 /// A row of a table, or a paragraph, that describes a key of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Description {
     /// The default as the page tells it; empty where it does not.
     pub(crate) default: String,
-    /// Markdown.
+    /// The description in Markdown.
     pub(crate) text: String,
     pub(crate) page: &'static str,
 }
 
-impl Page {
+impl EmbeddedPage {
     /// Returns a section, from its heading to the next one that is not below it; `None` where the page has no such heading.
     pub(crate) fn section(self, heading: &str) -> Option<&'static str> {
         let begin = self.headings().find(|(_, _, title)| *title == heading)?;
@@ -59,8 +64,10 @@ impl Page {
         let is_of_keys = |place: &str| {
             place.trim_end().rsplit('\n').next().is_some_and(|head| head.split(' ').any(|word| word == "key"))
         };
-        let of_keys = self.row(|cell, place| is_of_keys(place) && spans(cell).any(|span| span == key));
-        let whole = of_keys.or_else(|| self.row(|cell, _| spans(cell).any(|span| span == key)));
+        // A section whose keys users choose has a row of its own.
+        let names_it = |cell: &str| spans(cell).any(|span| span == key || span == format!("[{key}]"));
+        let of_keys = self.row(|cell, place| is_of_keys(place) && names_it(cell));
+        let whole = of_keys.or_else(|| self.row(|cell, _| names_it(cell)));
         let of_section = format!("`[{section}]`");
         whole.or_else(|| self.row(|cell, place| place.contains(&of_section) && spans(cell).any(|span| span == last)))
     }
@@ -68,14 +75,21 @@ impl Page {
     /// Finds a paragraph that names the key, or the row of a table in another section's words.
     pub(crate) fn description(self, key: &str) -> Option<Description> {
         let last = key.rsplit('.').next().unwrap_or(key);
-        let paragraph = |name: &str| {
-            let code = format!("`{name}`");
-            let found = self.text.split("\n\n").find(|part| part.contains(&code) && !part.starts_with('|'))?;
-            Some(Description { default: String::new(), text: found.to_owned(), page: self.path })
+        let paragraph = |begin: &str| {
+            let found = self.text.split("\n\n").find(|part| part.contains(begin) && !part.starts_with('#'))?;
+            let is_head = found.lines().next().is_some_and(|line| line.starts_with('|') && line.contains(begin));
+            // Of a table whose rows are keys only the rows of this one are shown.
+            let rows = found.lines().filter(|line| is_head || !line.starts_with('|') || line.contains(begin));
+            let text = rows.collect::<Vec<_>>().join("\n");
+            let text = if is_head { text } else { text.replace('|', " ") };
+            Some(Description { default: String::new(), text: text.trim().to_owned(), page: self.path })
         };
-        paragraph(key)
+        // `train.loss = "huber"` names a key, too, and so does `kernels.attention` one of a section with free keys.
+        let begins = [format!("`{key}`"), format!("`{key} = "), format!("`{key}.")];
+        let named = begins.iter().find_map(|begin| paragraph(begin));
+        named
             .or_else(|| self.row(|cell, _| spans(cell).any(|span| span == last)))
-            .or_else(|| paragraph(last))
+            .or_else(|| paragraph(&format!("`{last}`")))
             .or_else(|| self.example(last))
     }
 

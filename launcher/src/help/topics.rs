@@ -1,12 +1,12 @@
 //! The topics of `enn help`: each is made of sections of the pages.
 
-use super::pages::{CHECKPOINTS, DATA, EXPORT, FAULTS, JUDGING, LAUNCH, PREDICTING, Page, RUN, TRAINING};
+use super::pages::{CHECKPOINTS, DATA, EXPORT, EmbeddedPage, FAULTS, JUDGING, LAUNCH, PREDICTING, RUN, TRAINING};
 
-/// What a topic shows.
+/// The source of a topic's text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum TopicText {
     /// Sections of pages, by their headings.
-    Sections(&'static [(Page, &'static str)]),
+    Sections(&'static [(EmbeddedPage, &'static str)]),
     /// The keys of the configuration.
     Keys,
     /// The environment variables that ENN reads.
@@ -21,7 +21,7 @@ pub(crate) struct Topic {
     pub(crate) text: TopicText,
 }
 
-const fn topic(name: &'static str, about: &'static str, sections: &'static [(Page, &'static str)]) -> Topic {
+const fn topic(name: &'static str, about: &'static str, sections: &'static [(EmbeddedPage, &'static str)]) -> Topic {
     Topic { name, about, text: TopicText::Sections(sections) }
 }
 

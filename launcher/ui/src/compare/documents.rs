@@ -1,16 +1,16 @@
 //! A comparison for machines: JSON and CSV.
 
-use super::{Comparison, Entry, FIGURES};
+use super::{Comparison, FIGURES, RankedRun};
 use serde_json::{Map, Value, json};
 
 /// Returns the answer of `enn compare --json`: {measure, units, best, runs: […], differences: {key: {run: value}}}.
 pub fn json(comparison: &Comparison) -> Value {
-    let name = |entry: &Entry| entry.run.summary.name.clone();
+    let name = |entry: &RankedRun| entry.run.summary.name.clone();
     let differences: Map<String, Value> = comparison
         .differences
         .iter()
         .map(|one| {
-            let of_run = |(entry, value): (&Entry, &Option<String>)| (name(entry), json!(value));
+            let of_run = |(entry, value): (&RankedRun, &Option<String>)| (name(entry), json!(value));
             (one.key.clone(), Value::Object(comparison.entries.iter().zip(&one.values).map(of_run).collect()))
         })
         .collect();
@@ -23,7 +23,7 @@ pub fn json(comparison: &Comparison) -> Value {
     })
 }
 
-fn of_entry(comparison: &Comparison, entry: &Entry) -> Value {
+fn of_entry(comparison: &Comparison, entry: &RankedRun) -> Value {
     let summary = &entry.run.summary;
     let mut value = json!({
         "run": summary.name, "path": summary.path, "kind": summary.kind.word(), "state": summary.state.word(),
@@ -53,7 +53,7 @@ pub fn csv(comparison: &Comparison) -> String {
     std::iter::once(head).chain(rows).map(|cells| line(&cells)).collect()
 }
 
-fn row(comparison: &Comparison, index: usize, entry: &Entry) -> Vec<String> {
+fn row(comparison: &Comparison, index: usize, entry: &RankedRun) -> Vec<String> {
     let summary = &entry.run.summary;
     let mut cells = vec![
         summary.name.clone(),

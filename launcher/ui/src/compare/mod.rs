@@ -1,12 +1,12 @@
 //! Runs beside each other: what differs in their configurations, and their figures.
 //!
-//! `run` reads one run, `comparable` decides whether errors of two runs may be compared, `figures` lists what is shown of each run,
+//! `run` reads one run, `comparable` decides whether errors of two runs may be compared, `figure` lists what is shown of each run,
 //! `table` draws for a terminal and `documents` writes JSON and CSV. The page is `report::compared`. **Invariant:** errors on other rows
 //! or of another target are shown with the reason, and are never ranked.
 
 mod comparable;
 mod documents;
-mod figures;
+mod figure;
 mod run;
 mod table;
 #[cfg(test)]
@@ -14,7 +14,7 @@ mod tests;
 
 pub use comparable::Incomparable;
 pub use documents::{csv, json};
-pub use figures::{FIGURES, Figure};
+pub use figure::{FIGURES, Figure};
 pub use run::{BestBaseline, ComparedRun};
 pub use table::{Style, text};
 
@@ -41,7 +41,7 @@ pub enum SortKey {
 
 /// A run of a comparison.
 #[derive(Debug)]
-pub struct Entry {
+pub struct RankedRun {
     /// Number of the run in the comparison, from 1.
     pub number: usize,
     pub run: ComparedRun,
@@ -59,7 +59,7 @@ pub struct Difference {
 /// Runs that are compared.
 #[derive(Debug)]
 pub struct Comparison {
-    pub entries: Vec<Entry>,
+    pub entries: Vec<RankedRun>,
     pub differences: Vec<Difference>,
     /// Index of the entry with the lowest validation error.
     pub best: Option<usize>,
@@ -76,17 +76,17 @@ impl Comparison {
         both.sort_by(|(one, _), (other, _)| sort.compare(one, other));
         // The sort is stable, so that each part keeps its order.
         both.sort_by_key(|(_, reason)| reason.is_some());
-        let number = |(index, (run, incomparable))| Entry { number: index + 1, run, incomparable };
-        let entries: Vec<Entry> = both.into_iter().enumerate().map(number).collect();
+        let number = |(index, (run, incomparable))| RankedRun { number: index + 1, run, incomparable };
+        let entries: Vec<RankedRun> = both.into_iter().enumerate().map(number).collect();
         Self { differences: differences(&entries), best: best(&entries), entries }
     }
 
     /// Returns the entries whose errors are compared.
-    pub fn compared(&self) -> impl Iterator<Item = &Entry> {
+    pub fn compared(&self) -> impl Iterator<Item = &RankedRun> {
         self.entries.iter().filter(|entry| entry.incomparable.is_none())
     }
 
-    pub fn is_best(&self, entry: &Entry) -> bool {
+    pub fn is_best(&self, entry: &RankedRun) -> bool {
         self.best == Some(entry.number - 1)
     }
 
@@ -110,7 +110,7 @@ impl Comparison {
                 "only one run has errors that count here: there is nothing to rank".to_owned()
             }
             Some(best) => {
-                let Entry { number, run, .. } = &self.entries[best];
+                let RankedRun { number, run, .. } = &self.entries[best];
                 let measure = self.measure().unwrap_or(Measure::Mae);
                 let error = run.metrics("val").map_or(f64::NAN, |metrics| metrics.judged());
                 let error = crate::format::with_unit(error, measure.unit(self.units()));
@@ -127,17 +127,17 @@ impl Comparison {
 
 /// Returns the index of the lowest finite validation error among several that are compared. Test errors choose nothing: the error of a
 /// run that was chosen by them would be too low.
-fn best(entries: &[Entry]) -> Option<usize> {
+fn best(entries: &[RankedRun]) -> Option<usize> {
     let error =
-        |entry: &Entry| entry.run.metrics("val").map(|metrics| metrics.judged()).filter(|error| error.is_finite());
+        |entry: &RankedRun| entry.run.metrics("val").map(|metrics| metrics.judged()).filter(|error| error.is_finite());
     let compared = entries.iter().enumerate().filter(|(_, entry)| entry.incomparable.is_none());
     let errors = compared.filter_map(|(index, entry)| Some((index, error(entry)?)));
     errors.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(index, _)| index)
 }
 
 /// Returns the keys whose values differ between runs that have a configuration, in the order of the files.
-fn differences(entries: &[Entry]) -> Vec<Difference> {
-    let configured: Vec<&Entry> = entries.iter().filter(|entry| !entry.run.config.is_empty()).collect();
+fn differences(entries: &[RankedRun]) -> Vec<Difference> {
+    let configured: Vec<&RankedRun> = entries.iter().filter(|entry| !entry.run.config.is_empty()).collect();
     let mut seen = BTreeSet::new();
     let mut keys: Vec<&str> = Vec::new();
     for (key, _) in configured.iter().flat_map(|entry| &entry.run.config) {

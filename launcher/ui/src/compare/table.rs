@@ -1,6 +1,6 @@
 //! A comparison as text: the runs, then a row for each figure and each key that differs, with a column for each run.
 
-use super::{Comparison, Entry, FIGURES};
+use super::{Comparison, FIGURES, RankedRun};
 use crate::{format, run_status::RunStatus, runs::RunState};
 use enn_common::shown;
 
@@ -67,7 +67,7 @@ fn runs(comparison: &Comparison, style: Style, width: Option<usize>) -> Vec<Stri
     let names: Vec<String> =
         comparison.entries.iter().map(|entry| shown::line(&entry.run.summary.name).into_owned()).collect();
     let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-    let line = |(entry, name): (&Entry, &String)| {
+    let line = |(entry, name): (&RankedRun, &String)| {
         let summary = &entry.run.summary;
         let mark = if comparison.is_best(entry) { style.paint(GREEN, "*") } else { " ".to_owned() };
         let padding = " ".repeat(longest - name.chars().count());
@@ -128,7 +128,7 @@ fn blocks(comparison: &Comparison, rows: &[TableRow], style: Style, width: Optio
     let longest = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
     // A long key must leave room for the values.
     let name_width = width.map_or(longest, |width| longest.min(width / 2));
-    let heading = |entry: &Entry| {
+    let heading = |entry: &RankedRun| {
         if comparison.is_best(entry) { format!("{} *", entry.number) } else { entry.number.to_string() }
     };
     let column_width = |at: usize| {

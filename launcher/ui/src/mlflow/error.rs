@@ -21,6 +21,11 @@ pub enum MlflowError {
         "experiments cannot be called \"{name}\": found {chars} characters, expected 1 to {limit} and no control character"
     )]
     ExperimentName { name: String, chars: usize, limit: usize },
+    #[error(
+        "{} is on another file system than the store, and cannot be linked\n  hint: --artifacts copy, or a store on the same file system",
+        path.display()
+    )]
+    Elsewhere { path: PathBuf },
     #[error(transparent)]
     Journal(#[from] JournalError),
     #[error(transparent)]

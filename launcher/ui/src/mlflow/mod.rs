@@ -18,7 +18,7 @@ mod tests;
 pub use error::MlflowError;
 
 use crate::compare::ComparedRun;
-use record::RunRecord;
+use record::MlflowRecord;
 use std::path::{Path, PathBuf};
 
 /// Directory that MLflow uses when none is set.
@@ -28,7 +28,7 @@ pub const FOLDER: &str = "mlruns";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArtifactMode {
     Copy,
-    /// A symbolic link to the file in the run's directory.
+    /// A hard link to the file in the run's directory, which is replaced as a whole when it changes.
     Link,
     None,
 }
@@ -69,6 +69,6 @@ pub fn export(path: &Path, options: &MlflowOptions) -> Result<StoredRun, MlflowE
     if run.view.sessions.is_empty() {
         return Err(nothing());
     }
-    let record = RunRecord::of(&run, options.experiment.as_deref())?;
+    let record = MlflowRecord::of(&run, options.experiment.as_deref())?;
     store::write(&record, options)
 }

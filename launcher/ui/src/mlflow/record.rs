@@ -40,7 +40,7 @@ struct MetricPoint {
 }
 
 #[derive(Debug)]
-pub(super) struct RunRecord {
+pub(super) struct MlflowRecord {
     pub(super) name: String,
     pub(super) path: PathBuf,
     pub(super) experiment: String,
@@ -57,7 +57,7 @@ pub(super) struct RunRecord {
     pub(super) tags: BTreeMap<String, String>,
 }
 
-impl RunRecord {
+impl MlflowRecord {
     /// # Errors
     /// The journal cannot be read, or MLflow accepts no experiment of this name.
     pub(super) fn of(run: &ComparedRun, experiment: Option<&str>) -> Result<Self, MlflowError> {

@@ -1,13 +1,12 @@
 //! The files of the store.
 
-use super::{ArtifactMode, MlflowOptions, StoredRun, error::MlflowError, names, record::RunRecord};
+use super::{ArtifactMode, MlflowOptions, StoredRun, error::MlflowError, names, record::MlflowRecord};
 use crate::report;
 use enn_common::fs::{FileError, atomic};
 use enn_process::run_dir;
 use std::{
     collections::BTreeSet,
     fs, io,
-    os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
@@ -25,7 +24,7 @@ const DEFAULT_NAME: &str = "Default";
 const META_BYTES_MAX: u64 = 1 << 20;
 
 /// Writes the run into the store.
-pub(super) fn write(record: &RunRecord, options: &MlflowOptions) -> Result<StoredRun, MlflowError> {
+pub(super) fn write(record: &MlflowRecord, options: &MlflowOptions) -> Result<StoredRun, MlflowError> {
     let store = open(&options.store)?;
     let experiment_id = experiment(&store, record)?;
     let path = store.join(&experiment_id).join(&record.run_id);
@@ -69,7 +68,7 @@ fn open(store: &Path) -> Result<PathBuf, MlflowError> {
 }
 
 /// Returns the id of the experiment, which is made when absent.
-fn experiment(store: &Path, record: &RunRecord) -> Result<String, MlflowError> {
+fn experiment(store: &Path, record: &MlflowRecord) -> Result<String, MlflowError> {
     if let Some(id) = find_experiment(store, &record.experiment) {
         return Ok(id);
     }
@@ -115,7 +114,7 @@ fn read_meta(folder: &Path) -> Option<String> {
     is_readable.then(|| fs::read_to_string(&path).ok()).flatten()
 }
 
-fn run_meta(record: &RunRecord, experiment_id: &str, path: &Path) -> String {
+fn run_meta(record: &MlflowRecord, experiment_id: &str, path: &Path) -> String {
     let end = record.end_ms.map_or_else(|| "null".to_owned(), |end| end.to_string());
     format!(
         "artifact_uri: {}\nend_time: {end}\nentry_point_name: ''\nexperiment_id: '{experiment_id}'\nlifecycle_stage: {ACTIVE}\n\
@@ -187,14 +186,17 @@ impl RunFiles<'_> {
         for name in [report::FILE, run_dir::RUN_JSON] {
             let from = run.join(name);
             let beside = self.beside();
+            // MLflow does not follow symbolic links that lead out of the store.
             let made = match mode {
-                ArtifactMode::Link if from.is_file() => fs::canonicalize(&from).and_then(|from| symlink(from, &beside)),
-                ArtifactMode::Link => continue,
+                ArtifactMode::Link => fs::hard_link(&from, &beside),
                 _ => fs::copy(&from, &beside).map(|_| ()),
             };
             match made {
                 // A run under way has no report yet.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
+                    return Err(MlflowError::Elsewhere { path: from });
+                }
                 other => other.map_err(FileError::of("copy", &from))?,
             }
             self.place(&beside, &self.path.join("artifacts").join(name))?;

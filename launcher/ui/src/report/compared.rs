@@ -8,7 +8,7 @@ use super::{
     scale::{Scale, extent},
 };
 use crate::{
-    compare::{Comparison, Difference, Entry, FIGURES},
+    compare::{Comparison, Difference, FIGURES, RankedRun},
     format,
     run_status::RunStatus,
     runs::RunState,
@@ -30,7 +30,7 @@ type Point = (f64, f64);
 
 /// The curve of one run.
 struct Curve<'a> {
-    entry: &'a Entry,
+    entry: &'a RankedRun,
     points: Vec<Point>,
 }
 
@@ -91,21 +91,21 @@ fn lede(comparison: &Comparison) -> String {
     format!("{keys}{unfinished}{chosen}").trim().to_owned()
 }
 
-fn is_finished(entry: &Entry) -> bool {
+fn is_finished(entry: &RankedRun) -> bool {
     entry.run.summary.state == RunState::Recorded(RunStatus::Finished)
 }
 
-fn series(entry: &Entry) -> &'static str {
+fn series(entry: &RankedRun) -> &'static str {
     SERIES[(entry.number - 1) % SERIES.len()]
 }
 
 /// Class of a line: its colour, and its dashes where several lines have the same colour.
-fn line_class(entry: &Entry) -> String {
+fn line_class(entry: &RankedRun) -> String {
     let dashes = (entry.number - 1) / SERIES.len() % DASHES;
     format!("{} d{dashes}", series(entry))
 }
 
-fn swatch(html: &mut Html, entry: &Entry) {
+fn swatch(html: &mut Html, entry: &RankedRun) {
     html.leaf("span", &[("class", &format!("swatch {}", series(entry)))], "");
 }
 
@@ -119,7 +119,7 @@ fn runs(html: &mut Html, comparison: &Comparison) {
     });
 }
 
-fn run(html: &mut Html, comparison: &Comparison, entry: &Entry) {
+fn run(html: &mut Html, comparison: &Comparison, entry: &RankedRun) {
     let summary = &entry.run.summary;
     html.element("span", &[("class", &"number")], |html| {
         swatch(html, entry);
@@ -156,7 +156,7 @@ struct RunRow {
 
 /// A table with a column for each run.
 fn beside(html: &mut Html, comparison: &Comparison, table: &'static str, rows: &[RunRow]) {
-    let class = |entry: &Entry, other: &'static str| {
+    let class = |entry: &RankedRun, other: &'static str| {
         if comparison.is_best(entry) { format!("{other} is-best") } else { other.to_owned() }
     };
     html.element("div", &[("class", &"scroll")], |html| {
@@ -214,7 +214,7 @@ fn configuration(html: &mut Html, comparison: &Comparison) {
 }
 
 fn curves(html: &mut Html, comparison: &Comparison) {
-    let of = |points: &dyn Fn(&Entry) -> Vec<Point>| -> Vec<Curve<'_>> {
+    let of = |points: &dyn Fn(&RankedRun) -> Vec<Point>| -> Vec<Curve<'_>> {
         let all = comparison.compared().map(|entry| Curve { entry, points: points(entry) });
         all.filter(|curve| !curve.points.is_empty()).collect()
     };
@@ -320,7 +320,7 @@ impl Plot<'_> {
     }
 
     fn marks(&self, html: &mut Html, chart: &Chart<'_>, curve: &Curve<'_>) {
-        let Entry { number, run, .. } = curve.entry;
+        let RankedRun { number, run, .. } = curve.entry;
         chart.tooltips(html, &curve.points, |index| {
             let (epoch, value) = curve.points[index];
             format!("{number} ({}), epoch {}: {}", run.summary.name, round(epoch), format::measure(value))

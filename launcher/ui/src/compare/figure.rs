@@ -1,6 +1,6 @@
 //! The figures that are shown of each run: one list for the terminal, the page, JSON and CSV.
 
-use super::{Comparison, Entry};
+use super::{Comparison, RankedRun};
 use crate::format;
 use enn_common::metrics::{Measure, above};
 use serde_json::{Value, json};
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 pub struct Figure {
     /// Key in JSON and heading in CSV.
     pub key: &'static str,
-    /// Heading for people.
+    /// Heading of the figure for people.
     pub heading: &'static str,
     /// Whether the figure is in the unit of the errors.
     pub is_error: bool,
     /// Text for people; empty where the run has no such figure.
-    pub text: fn(&Entry) -> String,
+    pub text: fn(&RankedRun) -> String,
     /// Value for machines.
-    pub value: fn(&Entry) -> Value,
+    pub value: fn(&RankedRun) -> Value,
 }
 
 /// The figures in the order in which they are shown.
@@ -125,24 +125,24 @@ struct BaselineOf {
 }
 
 /// Returns the best baseline on the test rows where the run has a test error, else on the validation rows.
-fn baseline(entry: &Entry) -> Option<BaselineOf> {
+fn baseline(entry: &RankedRun) -> Option<BaselineOf> {
     let split = if entry.run.metrics("test").is_some() { "test" } else { "val" };
     let best = entry.run.best_baseline(split)?;
     Some(BaselineOf { name: best.name.to_owned(), split, error: best.metrics.judged() })
 }
 
 /// Returns how far the error of the run is above that of its best baseline, relative to it.
-fn margin(entry: &Entry) -> Option<f64> {
+fn margin(entry: &RankedRun) -> Option<f64> {
     let baseline = baseline(entry)?;
     let ours = entry.run.metrics(baseline.split)?.judged();
     Some(above(ours, baseline.error)).filter(|share| share.is_finite())
 }
 
-fn error_text(entry: &Entry, split: &str) -> String {
+fn error_text(entry: &RankedRun, split: &str) -> String {
     entry.run.metrics(split).map_or_else(String::new, |metrics| format::measure(metrics.judged()))
 }
 
-fn error_value(entry: &Entry, split: &str) -> Value {
+fn error_value(entry: &RankedRun, split: &str) -> Value {
     entry.run.metrics(split).map_or(Value::Null, |metrics| finite(metrics.judged()))
 }
 
