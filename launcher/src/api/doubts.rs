@@ -7,7 +7,7 @@ use enn_common::{
 use enn_ui::format;
 
 /// Number of targets that a warning names.
-const NAMES_TOLD: usize = 3;
+const NAMES_MAX: usize = 3;
 
 /// Returns warnings about staged data that are to be trained on.
 pub(super) fn doubts(meta: &StagedMeta, data: Option<&DataConfig>) -> Vec<String> {
@@ -58,13 +58,13 @@ fn constant(meta: &StagedMeta, data: Option<&DataConfig>) -> Option<String> {
             "the target \"{name}\" is {value} in all training rows: every prediction will be that number\n  {hint}"
         )),
         (names, _) => {
-            let told: Vec<String> = names.iter().take(NAMES_TOLD).map(|name| format!("\"{name}\"")).collect();
-            let rest = if names.len() > NAMES_TOLD { ", …" } else { "" };
+            let named: Vec<String> = names.iter().take(NAMES_MAX).map(|name| format!("\"{name}\"")).collect();
+            let rest = if names.len() > NAMES_MAX { ", …" } else { "" };
             Some(format!(
                 "{} of {} targets have one value each in all training rows: {}{rest}\n  {hint}",
                 names.len(),
                 meta.y_stats.len(),
-                told.join(", ")
+                named.join(", ")
             ))
         }
     }

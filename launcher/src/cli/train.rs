@@ -142,7 +142,7 @@ impl JobConfig {
             command: args.columns.command("train", &files),
             files,
             sheet: sheet(overrides),
-            wishes: args.columns.wishes(),
+            roles: args.columns.roles(),
             base: None,
             schema: None,
         };
