@@ -11,7 +11,7 @@ use crate::{
 };
 use clap::Args;
 use enn_common::config::raw::RawValue;
-use enn_data::survey::{ColumnRoles, TargetTask};
+use enn_data::survey::{TargetTask, Wishes};
 use enn_process::run_dir;
 use enn_ui::runs::{Need, RunKind};
 use enn_ui::{Mode, shell_word};
@@ -60,8 +60,12 @@ pub(super) struct TableColumns {
 }
 
 impl TableColumns {
-    pub(super) fn roles(&self) -> ColumnRoles {
-        ColumnRoles {
+    pub(super) fn targets(&self) -> &[String] {
+        &self.target
+    }
+
+    pub(super) fn wishes(&self) -> Wishes {
+        Wishes {
             targets: self.target.clone(),
             time: self.time.clone(),
             series: self.series.clone(),

@@ -142,7 +142,7 @@ impl JobConfig {
             command: args.columns.command("train", &files),
             files,
             sheet: sheet(overrides),
-            roles: args.columns.roles(),
+            wishes: args.columns.wishes(),
             base: None,
             schema: None,
         };

@@ -27,19 +27,19 @@ impl Bench {
         sample(&TableFiles { files: &self.files, format: None, sheet: None, missing: &[] }).unwrap_err().to_string()
     }
 
-    fn propose(&self, roles: &ColumnRoles) -> Result<Proposal, SurveyError> {
-        propose(&self.sample(), roles)
+    fn propose(&self, wishes: &Wishes) -> Result<Proposal, SurveyError> {
+        propose(&self.sample(), wishes)
     }
 
-    fn text(&self, roles: &ColumnRoles) -> String {
+    fn text(&self, wishes: &Wishes) -> String {
         let files: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
         let paths = DocumentPaths { name: "t", files: &files, sheet: None, schema: None, command: "enn new t.csv" };
-        document(&self.propose(roles).unwrap(), &paths)
+        document(&self.propose(wishes).unwrap(), &paths)
     }
 }
 
-fn target(name: &str) -> ColumnRoles {
-    ColumnRoles { targets: vec![name.to_owned()], ..ColumnRoles::default() }
+fn target(name: &str) -> Wishes {
+    Wishes { targets: vec![name.to_owned()], ..Wishes::default() }
 }
 
 /// Lines of a table with a header, a row for each number.
@@ -194,9 +194,9 @@ fn whole_numbers_are_classes_if_they_count_from_the_start() {
         use TargetTask::{Classification as C, Regression as R};
         [C, C, R, R, R]
     });
-    let forced = ColumnRoles { task: Some(TargetTask::Classification), ..target("rating") };
+    let forced = Wishes { task: Some(TargetTask::Classification), ..target("rating") };
     assert_eq!(bench.propose(&forced).unwrap().task, TargetTask::Classification);
-    let forced = ColumnRoles { task: Some(TargetTask::Regression), ..target("two") };
+    let forced = Wishes { task: Some(TargetTask::Regression), ..target("two") };
     assert!(!bench.text(&forced).contains("\ntarget_kind"));
 }
 
@@ -270,9 +270,9 @@ fn a_table_with_times_is_divided_by_them() {
     let seen =
         table("seen,a,y", 90, |row| format!("2024-01-{:02},{},{}", row * 11 % 28 + 1, noise(row), noise(row + 1)));
     assert!(!Bench::new("t.csv", &seen).propose(&target("y")).unwrap().split.unwrap().is_used);
-    let named = ColumnRoles { time: Some("seen".into()), ..target("y") };
+    let named = Wishes { time: Some("seen".into()), ..target("y") };
     assert!(Bench::new("t.csv", &seen).propose(&named).unwrap().split.unwrap().is_used);
-    let wrong = ColumnRoles { time: Some("a".into()), ..target("y") };
+    let wrong = Wishes { time: Some("a".into()), ..target("y") };
     assert!(Bench::new("t.csv", &seen).propose(&wrong).unwrap_err().to_string().contains("--time"));
 }
 
@@ -292,20 +292,20 @@ fn forecasts_have_the_step_of_their_times() {
         )
     });
     let bench = Bench::new("t.csv", &text);
-    let roles = ColumnRoles { time: Some("time".into()), series: Some("shop".into()), ..target("sales") };
-    let document = bench.text(&roles);
+    let wishes = Wishes { time: Some("time".into()), series: Some("shop".into()), ..target("sales") };
+    let document = bench.text(&wishes);
     for part in ["entity = \"shop\"", "step_s = 3600", "steps = 24", "circular = [\"wind_dir\"]", "#   \"note\""] {
         assert!(document.contains(part), "{part}\n{document}");
     }
     resolved(&document);
-    let steps = ColumnRoles { horizon: Some(6), ..roles.clone() };
+    let steps = Wishes { horizon: Some(6), ..wishes.clone() };
     assert!(bench.text(&steps).contains("steps = 6"));
     for (changed, part) in [
-        (ColumnRoles { time: None, ..roles.clone() }, "needs the column of times"),
-        (ColumnRoles { series: None, horizon: Some(3), ..roles.clone() }, "--series names none"),
-        (ColumnRoles { task: Some(TargetTask::Classification), ..roles.clone() }, "not classes"),
-        (ColumnRoles { targets: vec!["sales".into(), "temp".into()], ..roles.clone() }, "one target"),
-        (ColumnRoles { series: Some("time".into()), ..roles }, "another role"),
+        (Wishes { time: None, ..wishes.clone() }, "needs the column of times"),
+        (Wishes { series: None, horizon: Some(3), ..wishes.clone() }, "--series names none"),
+        (Wishes { task: Some(TargetTask::Classification), ..wishes.clone() }, "not classes"),
+        (Wishes { targets: vec!["sales".into(), "temp".into()], ..wishes.clone() }, "one target"),
+        (Wishes { series: Some("time".into()), ..wishes }, "another role"),
     ] {
         let error = bench.propose(&changed).unwrap_err().to_string();
         assert!(error.contains(part) && error.contains("hint:"), "{error}");
