@@ -394,7 +394,7 @@ mod schema_tests {
     #[test]
     fn a_cell_of_a_page_is_a_sentence() {
         assert_eq!(plain("[which state each worker keeps](#strategies)"), "Which state each worker keeps.");
-        assert_eq!(plain("`[low, high]`: a [range](A.md#b), or none"), "`[low, high]`: a range, or none.");
+        assert_eq!(plain("`[low, high]`: a [range](DATA.md#units), or none"), "`[low, high]`: a range, or none.");
         let page = "## Rows\n| key | |\n|---|---|\n| `features` | input columns |\n| `train.epochs`, `train.batch` | 0 | passes; rows |\n";
         let found = rows(page, "data");
         assert!(found.contains(&("data.rows.features".into(), "Input columns.".into())), "{found:?}");

@@ -13,7 +13,7 @@ use enn_common::{
 };
 use enn_data::{
     stage::StageError,
-    survey::{self, ColumnGuess, DocumentPaths, GuessedKind, Proposal, TableFiles, TableSample, Wishes},
+    survey::{self, ColumnChoices, ColumnGuess, DocumentPaths, GuessedKind, Proposal, TableFiles, TableSample},
 };
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ pub struct TableOptions {
     pub files: Vec<PathBuf>,
     /// Sheet of a workbook; `None` takes the first.
     pub sheet: Option<String>,
-    pub wishes: Wishes,
+    pub choices: ColumnChoices,
     /// The command line that asks for it, for the document.
     pub command: String,
     /// The directory to which the paths in the document are relative; `None`: they are absolute.
@@ -56,11 +56,11 @@ pub fn config_of_table(options: &TableOptions, facts: &Facts) -> Result<TableCon
     let missing = missing_words();
     let table = TableFiles { files: &files, format: None, sheet: options.sheet.as_deref(), missing: &missing };
     let sample = survey::sample(&table)?;
-    if options.wishes.targets.is_empty() {
+    if options.choices.targets.is_empty() {
         let path = options.files.first().cloned().unwrap_or_default();
         return Err(Error::Usage(Usage::NoTarget { path, columns: listed(&sample) }));
     }
-    let proposal = survey::propose(&sample, &options.wishes)?;
+    let proposal = survey::propose(&sample, &options.choices)?;
     let written = files.iter().map(|file| written(file, options.base.as_deref())).collect::<Result<Vec<_>, _>>()?;
     let name = name_of(options.files.first().map_or(Path::new(""), PathBuf::as_path));
     let paths = DocumentPaths {

@@ -11,9 +11,10 @@ use crate::{
 };
 use clap::Args;
 use enn_common::config::raw::RawValue;
-use enn_data::survey::{TargetTask, Wishes};
+use enn_data::survey::{ColumnChoices, TargetTask};
 use enn_process::run_dir;
 use enn_ui::runs::{Need, RunKind};
+use enn_ui::{Mode, shell_word};
 use enn_ui::{Mode, shell_word};
 use std::{
     fmt::Display,
@@ -60,12 +61,8 @@ pub(super) struct TableColumns {
 }
 
 impl TableColumns {
-    pub(super) fn targets(&self) -> &[String] {
-        &self.target
-    }
-
-    pub(super) fn wishes(&self) -> Wishes {
-        Wishes {
+    pub(super) fn choices(&self) -> ColumnChoices {
+        ColumnChoices {
             targets: self.target.clone(),
             time: self.time.clone(),
             series: self.series.clone(),

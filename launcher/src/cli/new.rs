@@ -58,7 +58,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     let options = TableOptions {
         files: args.tables.clone(),
         sheet: args.sheet.clone(),
-        wishes: args.columns.wishes(),
+        choices: args.columns.choices(),
         command: args.columns.command("new", &args.tables),
         base: Some(out.as_ref().and_then(|out| out.parent()).unwrap_or(&facts.cwd).to_owned()),
         schema: schema::address(facts),

@@ -142,7 +142,7 @@ impl JobConfig {
             command: args.columns.command("train", &files),
             files,
             sheet: sheet(overrides),
-            wishes: args.columns.wishes(),
+            choices: args.columns.choices(),
             base: None,
             schema: None,
         };

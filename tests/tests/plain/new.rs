@@ -127,7 +127,7 @@ fn all_columns_are_those_of_the_table_but_the_excepted() {
     assert_eq!(staged.code, 0, "{}", staged.err);
     let meta: Value = serde_json::from_str(&desk.read(&format!("{}/meta.json", staged.out.trim()))).unwrap();
     let inputs: Vec<&str> =
-        meta["inputs"].as_array().unwrap().iter().filter_map(|input| input["source"].as_str()).collect();
+        meta["features"].as_array().unwrap().iter().filter_map(|input| input["name"].as_str()).collect();
     assert_eq!(inputs, ["area", "city", "country"], "{meta}");
     desk.write("wrong.toml", &config("except = [\"order_if\"]\n"));
     desk.refused(&["stage", "wrong.toml"], &["wrong.toml:6:11: data.rows.except", "did you mean \"order_id\""]);

@@ -3,7 +3,7 @@
 //! ```text
 //! files ─sample→ words of each column ─facts, guess→ kinds and doubts ─proposal→ roles of columns ─document→ TOML
 //! ```
-//! **Invariants:** a bounded number of rows is read, whatever the size of the files; the result depends on the files and the wishes alone,
+//! **Invariants:** a bounded number of rows is read, whatever the size of the files; the result depends on the files and the choices alone,
 //! never on time or threads. A guess is said with its reason, and what is left out is named.
 
 mod document;
@@ -21,7 +21,7 @@ mod tests;
 
 pub use document::{DocumentPaths, document};
 pub use guess::{ColumnGuess, GuessedKind};
-pub use proposal::{ColumnRole, Proposal, RoledColumn, Wishes, propose};
+pub use proposal::{ColumnChoices, ColumnRole, Proposal, RoledColumn, propose};
 pub use sample::{TableFiles, TableSample, sample};
 pub use survey_error::SurveyError;
 pub use target::TargetTask;

@@ -25,7 +25,7 @@ const CIRCLE: f64 = 360.0;
 
 /// The roles that somebody gives to columns.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Wishes {
+pub struct ColumnChoices {
     pub targets: Vec<String>,
     pub time: Option<String>,
     /// Column that tells the series of a forecast apart.
@@ -142,14 +142,14 @@ impl TableSample {
 /// Proposes a role for each column of a table.
 ///
 /// # Errors
-/// A wish for a column that is not there, or a target or time that nothing can be learned of.
-pub fn propose(sample: &TableSample, wishes: &Wishes) -> Result<Proposal, SurveyError> {
-    Proposer::new(sample, wishes)?.propose()
+/// A choice of a column that is not there, or a target or time that nothing can be learned of.
+pub fn propose(sample: &TableSample, choices: &ColumnChoices) -> Result<Proposal, SurveyError> {
+    Proposer::new(sample, choices)?.propose()
 }
 
 struct Proposer<'a> {
     sample: &'a TableSample,
-    wishes: &'a Wishes,
+    choices: &'a ColumnChoices,
     facts: Vec<ColumnFacts>,
     guesses: Vec<ColumnGuess>,
     targets: Vec<usize>,
@@ -158,30 +158,30 @@ struct Proposer<'a> {
 }
 
 impl<'a> Proposer<'a> {
-    fn new(sample: &'a TableSample, wishes: &'a Wishes) -> Result<Self, SurveyError> {
+    fn new(sample: &'a TableSample, choices: &'a ColumnChoices) -> Result<Self, SurveyError> {
         let facts: Vec<ColumnFacts> = sample.columns.iter().map(ColumnFacts::of).collect();
         let guesses = sample.columns.iter().zip(&facts).map(|(column, facts)| ColumnGuess::of(column, facts)).collect();
         let targets =
-            wishes.targets.iter().map(|name| sample.place("--target", name)).collect::<Result<Vec<_>, _>>()?;
+            choices.targets.iter().map(|name| sample.place("--target", name)).collect::<Result<Vec<_>, _>>()?;
         let place = |flag, name: &Option<String>| name.as_ref().map(|name| sample.place(flag, name)).transpose();
-        let time = place("--time", &wishes.time)?;
-        let series = place("--series", &wishes.series)?;
+        let time = place("--time", &choices.time)?;
+        let series = place("--series", &choices.series)?;
         let two = |flag, name: &Option<String>, role| SurveyError::TwoRoles {
             flag,
             name: name.clone().unwrap_or_default(),
             role,
         };
         match (time, series) {
-            (Some(time), _) if targets.contains(&time) => return Err(two("--time", &wishes.time, "--target")),
-            (_, Some(series)) if targets.contains(&series) => return Err(two("--series", &wishes.series, "--target")),
-            (Some(time), Some(series)) if time == series => return Err(two("--series", &wishes.series, "--time")),
+            (Some(time), _) if targets.contains(&time) => return Err(two("--time", &choices.time, "--target")),
+            (_, Some(series)) if targets.contains(&series) => return Err(two("--series", &choices.series, "--target")),
+            (Some(time), Some(series)) if time == series => return Err(two("--series", &choices.series, "--time")),
             _ => {}
         }
-        Ok(Self { sample, wishes, facts, guesses, targets, time, series })
+        Ok(Self { sample, choices, facts, guesses, targets, time, series })
     }
 
     fn propose(self) -> Result<Proposal, SurveyError> {
-        let is_forecast = self.series.is_some() || self.wishes.horizon.is_some();
+        let is_forecast = self.series.is_some() || self.choices.horizon.is_some();
         let task = if is_forecast { self.forecast_task()? } else { self.task()? };
         let windows = if is_forecast { Some(self.windows()?) } else { None };
         let columns: Vec<RoledColumn> =
@@ -194,7 +194,7 @@ impl<'a> Proposer<'a> {
         }
         let proposal = Proposal {
             columns,
-            targets: self.wishes.targets.clone(),
+            targets: self.choices.targets.clone(),
             task,
             split,
             windows,
@@ -205,7 +205,7 @@ impl<'a> Proposer<'a> {
         };
         if !is_forecast && proposal.inputs().is_empty() {
             let left = proposal.left_out().into_iter().map(|(guess, why)| format!("\n  {:?}: {why}", guess.name));
-            return Err(SurveyError::NoInputs { targets: self.wishes.targets.join(", "), left_out: left.collect() });
+            return Err(SurveyError::NoInputs { targets: self.choices.targets.join(", "), left_out: left.collect() });
         }
         Ok(proposal)
     }
@@ -214,7 +214,7 @@ impl<'a> Proposer<'a> {
     fn task(&self) -> Result<TargetTask, SurveyError> {
         let mut found = TargetTask::Regression;
         for target in &self.targets {
-            let wanted = if self.targets.len() > 1 { Some(TargetTask::Regression) } else { self.wishes.task };
+            let wanted = if self.targets.len() > 1 { Some(TargetTask::Regression) } else { self.choices.task };
             found = task_of(&self.sample.columns[*target], &self.facts[*target], &self.guesses[*target], wanted)?;
         }
         Ok(found)
@@ -224,7 +224,7 @@ impl<'a> Proposer<'a> {
         if self.targets.len() > 1 {
             return Err(SurveyError::Forecast("a forecast has one target, and several are named", "name one --target"));
         }
-        if self.wishes.task == Some(TargetTask::Classification) {
+        if self.choices.task == Some(TargetTask::Classification) {
             return Err(SurveyError::Forecast("a forecast predicts numbers, not classes", "leave --task out"));
         }
         let target = self.targets[0];
@@ -250,7 +250,7 @@ impl<'a> Proposer<'a> {
         }
         let step_s = steps::usual_step(column, facts, self.sample.head_rows, is_number).unwrap_or(1);
         // Running numbers count steps, not seconds; neither has a calendar, as far as anybody can tell.
-        let steps = self.wishes.horizon.unwrap_or_else(|| steps::usual_horizon(step_s, is_number));
+        let steps = self.choices.horizon.unwrap_or_else(|| steps::usual_horizon(step_s, is_number));
         let is_direction = |at: usize| {
             let facts = &self.facts[at];
             names::is_direction(&self.guesses[at].name)

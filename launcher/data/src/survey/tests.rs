@@ -27,19 +27,19 @@ impl Bench {
         sample(&TableFiles { files: &self.files, format: None, sheet: None, missing: &[] }).unwrap_err().to_string()
     }
 
-    fn propose(&self, wishes: &Wishes) -> Result<Proposal, SurveyError> {
-        propose(&self.sample(), wishes)
+    fn propose(&self, choices: &ColumnChoices) -> Result<Proposal, SurveyError> {
+        propose(&self.sample(), choices)
     }
 
-    fn text(&self, wishes: &Wishes) -> String {
+    fn text(&self, choices: &ColumnChoices) -> String {
         let files: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
         let paths = DocumentPaths { name: "t", files: &files, sheet: None, schema: None, command: "enn new t.csv" };
-        document(&self.propose(wishes).unwrap(), &paths)
+        document(&self.propose(choices).unwrap(), &paths)
     }
 }
 
-fn target(name: &str) -> Wishes {
-    Wishes { targets: vec![name.to_owned()], ..Wishes::default() }
+fn target(name: &str) -> ColumnChoices {
+    ColumnChoices { targets: vec![name.to_owned()], ..ColumnChoices::default() }
 }
 
 /// Lines of a table with a header, a row for each number.
@@ -194,9 +194,9 @@ fn whole_numbers_are_classes_if_they_count_from_the_start() {
         use TargetTask::{Classification as C, Regression as R};
         [C, C, R, R, R]
     });
-    let forced = Wishes { task: Some(TargetTask::Classification), ..target("rating") };
+    let forced = ColumnChoices { task: Some(TargetTask::Classification), ..target("rating") };
     assert_eq!(bench.propose(&forced).unwrap().task, TargetTask::Classification);
-    let forced = Wishes { task: Some(TargetTask::Regression), ..target("two") };
+    let forced = ColumnChoices { task: Some(TargetTask::Regression), ..target("two") };
     assert!(!bench.text(&forced).contains("\ntarget_kind"));
 }
 
@@ -270,9 +270,9 @@ fn a_table_with_times_is_divided_by_them() {
     let seen =
         table("seen,a,y", 90, |row| format!("2024-01-{:02},{},{}", row * 11 % 28 + 1, noise(row), noise(row + 1)));
     assert!(!Bench::new("t.csv", &seen).propose(&target("y")).unwrap().split.unwrap().is_used);
-    let named = Wishes { time: Some("seen".into()), ..target("y") };
+    let named = ColumnChoices { time: Some("seen".into()), ..target("y") };
     assert!(Bench::new("t.csv", &seen).propose(&named).unwrap().split.unwrap().is_used);
-    let wrong = Wishes { time: Some("a".into()), ..target("y") };
+    let wrong = ColumnChoices { time: Some("a".into()), ..target("y") };
     assert!(Bench::new("t.csv", &seen).propose(&wrong).unwrap_err().to_string().contains("--time"));
 }
 
@@ -292,20 +292,20 @@ fn forecasts_have_the_step_of_their_times() {
         )
     });
     let bench = Bench::new("t.csv", &text);
-    let wishes = Wishes { time: Some("time".into()), series: Some("shop".into()), ..target("sales") };
-    let document = bench.text(&wishes);
+    let choices = ColumnChoices { time: Some("time".into()), series: Some("shop".into()), ..target("sales") };
+    let document = bench.text(&choices);
     for part in ["entity = \"shop\"", "step_s = 3600", "steps = 24", "circular = [\"wind_dir\"]", "#   \"note\""] {
         assert!(document.contains(part), "{part}\n{document}");
     }
     resolved(&document);
-    let steps = Wishes { horizon: Some(6), ..wishes.clone() };
+    let steps = ColumnChoices { horizon: Some(6), ..choices.clone() };
     assert!(bench.text(&steps).contains("steps = 6"));
     for (changed, part) in [
-        (Wishes { time: None, ..wishes.clone() }, "needs the column of times"),
-        (Wishes { series: None, horizon: Some(3), ..wishes.clone() }, "--series names none"),
-        (Wishes { task: Some(TargetTask::Classification), ..wishes.clone() }, "not classes"),
-        (Wishes { targets: vec!["sales".into(), "temp".into()], ..wishes.clone() }, "one target"),
-        (Wishes { series: Some("time".into()), ..wishes }, "another role"),
+        (ColumnChoices { time: None, ..choices.clone() }, "needs the column of times"),
+        (ColumnChoices { series: None, horizon: Some(3), ..choices.clone() }, "--series names none"),
+        (ColumnChoices { task: Some(TargetTask::Classification), ..choices.clone() }, "not classes"),
+        (ColumnChoices { targets: vec!["sales".into(), "temp".into()], ..choices.clone() }, "one target"),
+        (ColumnChoices { series: Some("time".into()), ..choices }, "another role"),
     ] {
         let error = bench.propose(&changed).unwrap_err().to_string();
         assert!(error.contains(part) && error.contains("hint:"), "{error}");

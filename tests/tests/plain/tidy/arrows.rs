@@ -103,7 +103,7 @@ const FLOORS: [Floors; 4] = [
         package: "enn-launcher",
         floors: &[
             &["names"],
-            &["chaos", "doctor", "error", "export", "facts", "libtorch", "retention", "tasks", "torchrun"],
+            &["chaos", "doctor", "error", "export", "facts", "libtorch", "retention", "schema", "tasks", "torchrun"],
             &["api"],
             &["cli"],
         ],
@@ -157,6 +157,7 @@ const LIMITS: [(&str, &str, &[&str]); 30] = [
     // Doctor's table says which variables there are to read.
     ("enn-launcher", "facts", &["doctor", "enn_process", "error", "libtorch"]),
     ("enn-launcher", "retention", &["enn_process", "enn_ui::runs"]),
+    ("enn-launcher", "schema", &["facts"]),
     ("enn-launcher", "tasks", &["error", "facts", "names"]),
     (
         "enn-launcher",
