@@ -15,7 +15,6 @@ use enn_data::survey::{ColumnChoices, TargetTask};
 use enn_process::run_dir;
 use enn_ui::runs::{Need, RunKind};
 use enn_ui::{Mode, shell_word};
-use enn_ui::{Mode, shell_word};
 use std::{
     fmt::Display,
     io::Write,
