@@ -129,7 +129,7 @@ const AROUND_PROCESSES: [&str; 6] = ["logs", "numa", "preload", "run_dir", "stac
 /// A package, a module, and all that it may import of ours besides enn-common: modules of the package, other packages, and modules of
 /// other packages. A module `*` stands for all of the package and limits what it imports of others. In enn-process, `process` stands for
 /// the modules about one process.
-const LIMITS: [(&str, &str, &[&str]); 30] = [
+const LIMITS: [(&str, &str, &[&str]); 31] = [
     ("enn-broker", "tcpstore", &[]),
     ("enn-broker", "roster", &["event"]),
     ("enn-process", "process", &[]),
