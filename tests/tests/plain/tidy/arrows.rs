@@ -104,7 +104,7 @@ const FLOORS: [Floors; 4] = [
         floors: &[
             &["names"],
             &["chaos", "doctor", "error", "export", "facts", "libtorch", "retention", "schema", "tasks", "torchrun"],
-            &["api"],
+            &["api", "help"],
             &["cli"],
         ],
         apart: &[],
