@@ -264,6 +264,14 @@ fn files(data: &[PathBuf]) -> String {
     data.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" and ")
 }
 
+fn of_mlflow(error: &MlflowError) -> ExitCode {
+    match error {
+        error if error.is_of_usage() => ExitCode::Usage,
+        MlflowError::Journal(_) => ExitCode::Artifact,
+        _ => ExitCode::Machine,
+    }
+}
+
 fn lines(errors: &[ConfigError]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
@@ -282,8 +290,7 @@ impl Error {
             | Self::Remove(RemoveError::Place { .. } | RemoveError::Busy { .. })
             | Self::Remote(RemoteError::Place { .. } | RemoteError::NoRun { .. }) => ExitCode::Usage,
             Self::RunDir(error) if error.is_of_usage() => ExitCode::Usage,
-            Self::Mlflow(error) if error.is_of_usage() => ExitCode::Usage,
-            Self::Mlflow(MlflowError::Journal(_)) => ExitCode::Artifact,
+            Self::Mlflow(error) => of_mlflow(error),
             Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
             Self::Logs(LogReadError::None { .. }) | Self::Chaos(ChaosError::NotUnderWay { .. }) => ExitCode::Usage,
@@ -294,11 +301,10 @@ impl Error {
             }
             Self::Warm(WarmError::Unknown(_)) => ExitCode::Usage,
             Self::Serve(ServeError::Open { .. } | ServeError::Token(_)) => ExitCode::Usage,
-            Self::Serve(ServeError::Engine(_)) => ExitCode::WorkerFailed,
             Self::Stage(_) | Self::Stream(_) | Self::Serve(ServeError::Stage(_)) => ExitCode::Data,
             Self::Run(error) => error.exit_code(),
             Self::Slurm(error) => error.exit_code(),
-            Self::Worker(_) | Self::Late(_) => ExitCode::WorkerFailed,
+            Self::Worker(_) | Self::Late(_) | Self::Serve(ServeError::Engine(_)) => ExitCode::WorkerFailed,
             Self::Nodes(_) | Self::Rendezvous(_) => ExitCode::Rendezvous,
             Self::Agent(error) if error.is_none_whole() => ExitCode::Artifact,
             Self::RunDir(RunDirError::Foreign { .. })
@@ -324,7 +330,6 @@ impl Error {
             | Self::Remove(_)
             | Self::Top(_)
             | Self::Metrics(_)
-            | Self::Mlflow(_)
             | Self::Serve(ServeError::Listen { .. } | ServeError::System { .. })
             | Self::Profile(_)
             | Self::Agent(_)

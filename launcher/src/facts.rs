@@ -145,6 +145,13 @@ impl fmt::Debug for Secret {
     }
 }
 
+fn unhonoured(text: impl Fn(&str) -> Option<String>) -> Vec<(&'static str, String)> {
+    UNHONOURED
+        .into_iter()
+        .filter_map(|(name, nothing)| Some((name, text(name).filter(|value| value != nothing)?)))
+        .collect()
+}
+
 impl Facts {
     /// Returns whether this machine is probably reached over the network: by ssh, or as a node of Slurm.
     pub fn is_remote(&self) -> bool {
@@ -249,10 +256,7 @@ impl Facts {
             replace: OF_REPLACE.into_iter().filter_map(|name| Some((name, text(name)?))).collect(),
             keep_days: text("ENN_KEEP_DAYS"),
             keep_size: text("ENN_KEEP_SIZE"),
-            unhonoured: UNHONOURED
-                .into_iter()
-                .filter_map(|(name, nothing)| Some((name, text(name).filter(|value| value != nothing)?)))
-                .collect(),
+            unhonoured: unhonoured(text),
             file_timer: text("TORCHELASTIC_ENABLE_FILE_TIMER").as_deref() == Some("1"),
             timer_file: variable("TORCHELASTIC_TIMER_FILE").map(PathBuf::from),
             variables: VARIABLES
