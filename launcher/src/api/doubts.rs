@@ -80,7 +80,7 @@ mod tests {
         serde_json::from_value(serde_json::json!({
             "version": 1, "digest": "", "rows": split_rows.iter().sum::<u64>(), "features": [], "out_shape": [targets.len()],
             "out_labels": [], "units": "", "persistence": null, "has_targets": true, "has_classes": false, "has_weights": false,
-            "split_rows": split_rows, "x_stats": [], "y_stats": y_stats, "report": enn_common::staged::meta::CleaningReport::default(),
+            "split_rows": split_rows, "row_names": [], "x_stats": [], "y_stats": y_stats, "report": enn_common::staged::meta::CleaningReport::default(),
         }))
         .unwrap()
     }

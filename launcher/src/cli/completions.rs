@@ -82,7 +82,7 @@ mod tests {
     fn tcsh_completes_subcommands_and_flags() {
         let enn = tcsh(&Cli::command(), "enn");
         assert!(enn.starts_with("complete enn 'c/--/(") && enn.contains(" nproc-per-node "), "{enn}");
-        assert!(enn.contains("'p/1/(run warm train ") && !enn.contains(" runtime "), "{enn}");
+        assert!(enn.contains("'p/1/(run warm new train ") && !enn.contains(" runtime "), "{enn}");
         let torchrun = tcsh(&Torchrun::command(), "torchrun");
         assert!(
             torchrun.starts_with("complete torchrun 'c/--/(") && torchrun.contains(" shutdown-timeout "),

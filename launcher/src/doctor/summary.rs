@@ -173,7 +173,7 @@ mod tests {
         let text = of(&findings);
         assert!(text.contains("no      train on CPUs  enn-worker is missing, see below\n"), "{text}");
         assert!(text.contains("no      train on GPUs  2 GPUs, none usable, see below\n"), "{text}");
-        assert!(text.contains("\nmissing: enn-worker: not found beside enn -> make build"), "{text}");
+        assert!(text.contains("\nmissing: enn-worker: not found -> `make build`"), "{text}");
         assert!(text.contains("yes     Slurm"), "{text}");
         assert!(text.lines().count() < 24, "{text}");
     }

@@ -196,7 +196,7 @@ fn wrapped(text: &[(char, TextStyle)], width: usize) -> Vec<Inline> {
     let mut lines: Vec<Inline> = vec![Inline::new()];
     for word in text.split(|(one, _)| *one == ' ').filter(|word| !word.is_empty()) {
         let last = lines.len() - 1;
-        let used = lines[last].len();
+        let used = marked_len(&lines[last]);
         if used > 0 && used + 1 + marked_len(word) > width {
             lines.push(word.to_vec());
             continue;
@@ -212,9 +212,10 @@ fn wrapped(text: &[(char, TextStyle)], width: usize) -> Vec<Inline> {
     lines
 }
 
-/// Length of a word with the backticks that its code may get.
-fn marked_len(word: &[(char, TextStyle)]) -> usize {
-    word.len() + if word.iter().any(|(_, style)| *style == TextStyle::Code) { GAP } else { 0 }
+/// Length of a text with the backticks that its code may get.
+fn marked_len(text: &[(char, TextStyle)]) -> usize {
+    let parts = text.chunk_by(|one, next| one.1 == next.1);
+    text.len() + GAP * parts.filter(|part| part[0].1 == TextStyle::Code).count()
 }
 
 fn painted(line: &[(char, TextStyle)], screen: TextScreen) -> String {
@@ -302,7 +303,7 @@ mod tests {
     use super::*;
 
     const PAGE: &str = "## Runs of `enn`\n\nA **bold** word, a [link](x.md) and `code with spaces` that goes on and on until the\nline ends.\n\n\
-        - one item\n- another item, which is so long that it needs a second line\n\n    enn ls   # a command\n\n\
+        - one item\n- another item, which is so long that it needs a second line\n\nThen:\n\n    enn ls   # a command\n\n\
         | key | default | |\n|---|---|---|\n| `a.b` | 1 | what it does, told at length |\n| `c` | | nothing |\n";
 
     #[test]
@@ -310,7 +311,7 @@ mod tests {
         let plain = text(PAGE, TextScreen { width: 50, has_colours: false });
         let expected = "Runs of enn\n\n\
             A bold word, a link and `code with spaces` that\ngoes on and on until the line ends.\n\n\
-            - one item\n- another item, which is so long that it needs a\n  second line\n\n    enn ls   # a command\n\n\
+            - one item\n- another item, which is so long that it needs a\n  second line\n\nThen:\n\n    enn ls   # a command\n\n\
             key    default\n`a.b`  1        what it does, told at length\n`c`             nothing";
         assert_eq!(plain, expected);
     }

@@ -286,7 +286,7 @@ fn forecasts_have_the_step_of_their_times() {
             hour % 24,
             row % 2,
             noise(row),
-            row % 360,
+            row * 37 % 180 * 2,
             row % 4,
             noise(row + 3)
         )

@@ -74,7 +74,7 @@ fn keys_that_differ_stand_beside_figures_and_the_best_is_marked() {
 
 #[test]
 fn a_narrow_terminal_has_the_runs_below_each_other() {
-    let text = text(&compared(), Style { width: Some(46), has_colours: false });
+    let text = text(&compared(), Style { width: Some(52), has_colours: false });
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert_eq!(text.matches("train.lr").count(), 2, "two runs fit beside each other, then one: {text}");
     assert!(!text.contains('\u{1b}'));
