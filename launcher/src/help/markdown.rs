@@ -57,7 +57,7 @@ pub(crate) fn text(markdown: &str, screen: TextScreen) -> String {
     for block in blocks(markdown) {
         let is_item = matches!(&block, MarkdownBlock::Text { mark: Some(_), .. });
         // Items of a list stand together.
-        if !lines.is_empty() && !(is_item && is_after_item) {
+        if !(lines.is_empty() || is_item && is_after_item) {
             lines.push(String::new());
         }
         is_after_item = is_item;
