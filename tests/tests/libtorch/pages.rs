@@ -115,6 +115,12 @@ fn columns(layout: &RowsLayout, rows: &[usize]) -> Vec<Column> {
     };
     let mut found: Vec<Column> =
         layout.features.iter().map(|feature| column(&feature.column, &|row| cell(feature, row))).collect();
+    if layout.features.is_empty() {
+        // `features = "*"`: what the table has decides.
+        found.push(column("price", &|row| Cell::Number((mix(row as u64) % 1_000) as f64 / 10.0)));
+        found.push(column("id", &|row| Cell::Text(format!("row {row}"))));
+        found.push(column("comment", &|row| Cell::Text(format!("said {row}"))));
+    }
     for target in &layout.targets {
         let number = |row: usize| if layout.classes { (row % 2) as f64 } else { (mix(row as u64) % 100) as f64 };
         found.push(column(target, &|row| Cell::Number(number(row))));
