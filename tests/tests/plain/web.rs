@@ -132,7 +132,7 @@ fn what_cannot_be_served_is_said_in_a_sentence() {
     let place = Place::new("exit 0");
     assert_eq!(place.run(&["--standalone"]).code, Some(0));
     let page = ServedPage::start(&place, &[]);
-    assert_eq!(page.run("")["state"], "finished", "a run that is over");
+    page.until("a run that is over is shown", |run| run["state"] == "finished");
     let port = page.address.rsplit_once(':').unwrap().1.to_owned();
     let refused = |words: &[&str]| end(top(&place, words).spawn().unwrap());
     let taken = refused(&["--web", "--port", &port]);
