@@ -237,7 +237,6 @@ fn mark(comment: &str) -> Option<Mark> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
     use super::*;
     use std::path::PathBuf;
