@@ -237,7 +237,6 @@ fn mark(comment: &str) -> Option<Mark> {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use std::path::PathBuf;
 
