@@ -1,6 +1,6 @@
 //! Blocks of code in pages: each is run by a test, is checked here, or says why it is not run. `tests/src/blocks.rs` lists the comments.
 
-#![expect(clippy::print_stdout, reason = "it is part of tests, and the counts are printed")]
+#![expect(clippy::unwrap_used, reason = "it is part of tests")]
 
 use super::hold;
 use enn_tests::{
