@@ -5,6 +5,7 @@
 //! Needs `enn` and `enn-worker`, which `make build` makes, and libtorch on the library path, as `make test` sets it.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking, and what was run is printed")]
+#![expect(clippy::disallowed_methods, reason = "the environment says which page, and where programs are")]
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray};
 use arrow_ipc::writer::StreamWriter;
