@@ -124,7 +124,7 @@ def check_environment(wheels, folder):
     link_torch(env)
     # The environment is not active: its programs use its Python all the same.
     trained(enn, work, epochs=1)
-    contains(run([enn, "doctor"], work), "enn_train/bin/enn-worker-2.11-cpu", "CPU build")
+    contains(run([enn, "doctor", "--all"], work), "enn_train/bin/enn-worker-2.11-cpu", "CPU build")
     assert float(run([python, "-c", METRIC], work)) > 0
     for program in ([enn, "run"], [env / "bin/enn-torchrun"]):
         told = run([*program, "--nproc-per-node", "2", "script.py"], work)
@@ -166,14 +166,14 @@ def check_other_places(wheels, folder):
     """`pip install --target` and `pip install --user`."""
     target = folder / "target"
     installed(wheels, sys.executable, "--target", target)
-    contains(run([target / "bin/enn", "doctor"], folder, PYTHON_EXEC=sys.executable), f"{target}/enn_train/bin/enn-worker-2.11-cpu")
+    contains(run([target / "bin/enn", "doctor", "--all"], folder, PYTHON_EXEC=sys.executable), f"{target}/enn_train/bin/enn-worker-2.11-cpu")
     # The Python of an environment refuses --user.
     base = Path(sys.base_prefix) / "bin/python3"
     user = folder / "user"
     variables = {"PYTHONUSERBASE": str(user), "PIP_BREAK_SYSTEM_PACKAGES": "1"}
     command = [TOOLS, "-m", "pip", "--python", base, "install", "--quiet", "--no-index", "--find-links", wheels, "--user", "enn-train"]
     run(command, folder, **variables)
-    told = run([user / "bin/enn", "doctor"], folder, PYTHON_EXEC=sys.executable)
+    told = run([user / "bin/enn", "doctor", "--all"], folder, PYTHON_EXEC=sys.executable)
     contains(told, f"{user}/lib/", "enn_train/bin/enn-worker-2.11-cpu")
 
 
