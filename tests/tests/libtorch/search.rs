@@ -35,6 +35,9 @@ impl Checkout {
         let dir = tempfile::Builder::new().prefix("a clone with spaces ").tempdir().unwrap();
         fs::create_dir_all(dir.path().join("target/release")).unwrap();
         fs::create_dir_all(dir.path().join("bin")).unwrap();
+        // What tells a checkout from an installed package.
+        fs::create_dir_all(dir.path().join("worker/setup")).unwrap();
+        fs::write(dir.path().join("worker/setup/libtorch.py"), "").unwrap();
         for program in ["enn", "enn-worker", "gpt"] {
             let from = enn().with_file_name(program);
             let to = dir.path().join("target/release").join(program);
