@@ -362,7 +362,6 @@ impl World {
                     self.stop_learned(id);
                 }
             }
-            NodeEvent::Fault { .. } => self.node_lost_for(id, node),
             NodeEvent::Settled { worker, .. } | NodeEvent::StartFailed { worker, .. } => {
                 self.view(id).workers.get_mut(worker).into_iter().for_each(|seen| seen.settled = true);
             }
