@@ -4,11 +4,12 @@
 mod engine;
 mod options;
 mod subject;
+mod written;
 
 use engine::EngineSpec;
-pub(super) use engine::{write_answers, write_chunk};
 pub use options::{Engine, PredictOptions};
 pub(super) use subject::{SCRATCH, Subject, configured};
+pub(super) use written::{write_answers, write_chunk};
 
 use super::{
     announce::Announcer, checkpoints::ChunkRecorder, launch, loaded_model::LoadedModel, staging, stamp, trained_run,

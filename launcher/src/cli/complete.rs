@@ -3,13 +3,13 @@
 //! The scripts call `enn` with `ENN_COMPLETE` set and the words of the line. **Invariant:** nothing is started or read but the directories
 //! of runs, since a shell waits.
 
-use super::{command::Cli, flags};
+use super::{command::Cli, completions::VARIABLE, flags};
 use crate::{facts::Facts, help};
 use clap::{Arg, Command, CommandFactory};
 use clap_complete::{
     CompleteEnv,
     engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter},
-    env::{Bash, EnvCompleter, Fish, Shells, Zsh},
+    env::{Bash, Fish, Shells, Zsh},
 };
 use enn_common::artifact::cv;
 use enn_export::Target;
@@ -21,8 +21,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The variable with the name of the shell that asks.
-pub(super) const VARIABLE: &str = "ENN_COMPLETE";
 /// Maximum number of runs that are offered.
 const RUNS_MAX: usize = 2_000;
 const SHELLS: Shells<'static> = Shells(&[&Bash, &Zsh, &Fish]);
@@ -37,18 +35,6 @@ enum RunFilter {
     CrossValidation,
     Model,
     UnderWay,
-}
-
-/// Returns the completion script of a shell; `None` for one whose script does not ask.
-pub(super) fn script(shell: clap_complete::Shell) -> Option<std::io::Result<Vec<u8>>> {
-    let shell: &dyn EnvCompleter = match shell {
-        clap_complete::Shell::Bash => &Bash,
-        clap_complete::Shell::Zsh => &Zsh,
-        clap_complete::Shell::Fish => &Fish,
-        _ => return None,
-    };
-    let mut text = Vec::new();
-    Some(shell.write_registration(VARIABLE, "enn", "enn", "enn", &mut text).map(|()| text))
 }
 
 /// Answers a completion script; returns false where none asks.
@@ -262,14 +248,5 @@ mod tests {
         assert!(complete("enn compare --so", nowhere).contains(&"--sort".to_owned()));
         assert!(complete("enn compare --sort va", nowhere).contains(&"val".to_owned()));
         assert!(complete("enn compa", nowhere).contains(&"compare".to_owned()));
-    }
-
-    #[test]
-    fn scripts_ask_the_program() {
-        for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish] {
-            let text = String::from_utf8(script(shell).unwrap().unwrap()).unwrap();
-            assert!(text.contains(&format!("{VARIABLE}=")) && text.contains("enn"), "{text}");
-        }
-        assert!(script(clap_complete::Shell::Elvish).is_none());
     }
 }

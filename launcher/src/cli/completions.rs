@@ -1,10 +1,16 @@
 //! `enn completions`, and `--print-completion` as newer releases of torchrun have it.
 
-use super::{complete, output};
+use super::output;
 use crate::Error;
 use clap::Command;
-use clap_complete::Shell;
-use std::collections::BTreeSet;
+use clap_complete::{
+    Shell,
+    env::{Bash, EnvCompleter, Fish, Zsh},
+};
+use std::{collections::BTreeSet, io};
+
+/// The variable with the name of the shell that asks.
+pub(super) const VARIABLE: &str = "ENN_COMPLETE";
 
 /// Print completions for a shell: in bash, zsh and fish they know the names of runs
 ///
@@ -30,7 +36,7 @@ pub(super) enum AnyShell {
 
 /// Prints the completions of `command`, the command line of `enn`.
 pub(super) fn run(args: &Args, command: Command) -> Result<(), Error> {
-    match complete::script(args.shell) {
+    match script(args.shell) {
         Some(text) => output::bytes(&text.map_err(Error::Output)?),
         None => output::bytes(&generated(args.shell, command, "enn")),
     }
@@ -47,6 +53,18 @@ pub(super) fn print(shell: AnyShell, command: Command, name: &str) -> Result<(),
         AnyShell::Powershell => generated(Shell::PowerShell, command, name),
     };
     output::bytes(&text)
+}
+
+/// Returns the completion script of a shell; `None` for one whose script does not ask.
+fn script(shell: Shell) -> Option<io::Result<Vec<u8>>> {
+    let shell: &dyn EnvCompleter = match shell {
+        Shell::Bash => &Bash,
+        Shell::Zsh => &Zsh,
+        Shell::Fish => &Fish,
+        _ => return None,
+    };
+    let mut text = Vec::new();
+    Some(shell.write_registration(VARIABLE, "enn", "enn", "enn", &mut text).map(|()| text))
 }
 
 fn generated(shell: Shell, mut command: Command, name: &str) -> Vec<u8> {
@@ -89,5 +107,14 @@ mod tests {
             "{torchrun}"
         );
         assert_eq!(torchrun.lines().count(), 1);
+    }
+
+    #[test]
+    fn scripts_ask_the_program() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let text = String::from_utf8(script(shell).unwrap().unwrap()).unwrap();
+            assert!(text.contains(&format!("{VARIABLE}=")) && text.contains("enn"), "{text}");
+        }
+        assert!(script(Shell::Elvish).is_none());
     }
 }

@@ -1,12 +1,12 @@
 //! `enn help`.
 
-use super::{command::Cli, output};
+use super::output;
 use crate::{
     Error,
     error::Usage,
     help::{self, CommandBrief, markdown, markdown::TextScreen},
 };
-use clap::{CommandFactory, Parser};
+use clap::Command;
 use enn_ui::terminal;
 use std::io::IsTerminal;
 
@@ -21,32 +21,32 @@ pub(super) struct Args {
     words: Vec<String>,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Error> {
-    let cli = Cli::command();
+/// Prints help. `cli`: the command line of `enn`.
+pub(super) fn run(args: &Args, cli: &Command) -> Result<(), Error> {
     if args.words.is_empty() {
-        return show(&help::overview(&commands(&cli)));
+        return show(&help::overview(&commands(cli)));
     }
-    if let Some(text) = help_of_command(&cli, &args.words) {
+    if let Some(text) = help_of_command(cli, &args.words) {
         return text;
     }
     let word = args.words.join(" ");
     match help::on(&word) {
         Some(text) => show(&text),
         None => {
-            let names: Vec<String> = commands(&cli).into_iter().map(|one| one.name).collect();
+            let names: Vec<String> = commands(cli).into_iter().map(|one| one.name).collect();
             Err(Error::Usage(Usage::NoTopic { meant: help::meant(&word, &names), word }))
         }
     }
 }
 
 /// Prints what `enn COMMAND --help` prints, and the topic that tells more; `None` where the words are no command.
-fn help_of_command(cli: &clap::Command, words: &[String]) -> Option<Result<(), Error>> {
+fn help_of_command(cli: &Command, words: &[String]) -> Option<Result<(), Error>> {
     let mut command = cli;
     for word in words {
         command = command.find_subcommand(word)?;
     }
     let line = std::iter::once("enn").chain(words.iter().map(String::as_str)).chain(["--help"]);
-    let error = Cli::try_parse_from(line).err()?;
+    let error = cli.clone().try_get_matches_from(line).err()?;
     let rendered = error.render();
     let is_drawn = terminal::draws(&std::io::stdout());
     let mut text = if is_drawn { rendered.ansi().to_string() } else { rendered.to_string() };
@@ -57,9 +57,9 @@ fn help_of_command(cli: &clap::Command, words: &[String]) -> Option<Result<(), E
 }
 
 /// Returns the commands that are listed.
-fn commands(cli: &clap::Command) -> Vec<CommandBrief> {
+fn commands(cli: &Command) -> Vec<CommandBrief> {
     let visible = cli.get_subcommands().filter(|sub| !sub.is_hide_set());
-    let brief = |sub: &clap::Command| CommandBrief {
+    let brief = |sub: &Command| CommandBrief {
         name: sub.get_name().to_owned(),
         about: sub.get_about().map(ToString::to_string).unwrap_or_default(),
     };

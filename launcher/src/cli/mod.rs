@@ -195,7 +195,7 @@ fn execute(command: Command, dialect: Dialect, facts: &Facts) -> Result<u8, Erro
         Command::Warm(args) => done(warm::run(&args, facts)),
         Command::Slurm(args) => done(slurm::run(&args, facts)),
         Command::Doctor(args) => doctor::run(&args, facts),
-        Command::Help(args) => done(help::run(&args)),
+        Command::Help(args) => done(help::run(&args, &Cli::command())),
         Command::Completions(args) => done(completions::run(&args, Cli::command())),
         Command::Man(args) => done(man::run(&args, &Cli::command())),
         Command::Schema(args) => done(schema::run(&args)),

@@ -71,7 +71,7 @@ fn completions_and_help_know_all_commands() {
         );
         assert!(crate::help::beside(name).is_none_or(|topic| crate::help::on(topic).is_some()));
     }
-    assert_eq!(complete::VARIABLE, "ENN_COMPLETE");
+    assert_eq!(completions::VARIABLE, "ENN_COMPLETE");
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! The choice of the enn-worker for a libtorch: its release, and whether it computes on GPUs.
 
-use super::{CPU_LIBRARY, CUDA_LIBRARY, Release, Workers, worker::WorkerProgram};
+use super::{
+    release::{CPU_LIBRARY, CUDA_LIBRARY, Release},
+    worker::{WorkerProgram, Workers},
+};
 use std::path::{Path, PathBuf};
 
 /// A libtorch that fits, with the program that is started for it.

@@ -2,7 +2,7 @@
 //!
 //! Source: the System V ABI, "Object Files" and "Dynamic Linking".
 
-use super::CPU_LIBRARY;
+use super::release::CPU_LIBRARY;
 use std::{
     env,
     ffi::{OsStr, OsString},

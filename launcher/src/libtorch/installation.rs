@@ -1,6 +1,6 @@
 //! How this enn was installed, which decides what hints suggest: `make` in a checkout, pip elsewhere.
 
-use super::worker::site_packages;
+use super::places::site_packages;
 use std::path::{Path, PathBuf};
 
 /// Release of libtorch in a hint that names one: the one for which ENN is tested most.

@@ -7,6 +7,7 @@
 mod choice;
 mod elf;
 mod installation;
+mod places;
 mod python;
 mod release;
 mod worker;
@@ -14,13 +15,13 @@ mod worker;
 use choice::{Choice, choose};
 pub(crate) use elf::needs_libtorch;
 pub use installation::{Installation, python_of_environment};
+use places::is_world_writable;
 use python::{PythonPackages, TorchLookup};
-use release::Release;
+use release::CPU_LIBRARY;
 use std::{
     env,
     ffi::{OsStr, OsString},
-    fmt, fs,
-    os::unix::fs::PermissionsExt,
+    fmt,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
     thread,
@@ -28,11 +29,6 @@ use std::{
 use worker::Workers;
 pub use worker::{NoWorker, WorkerProgram};
 
-/// Release of libtorch for which `make build` builds: its first two numbers.
-pub(crate) const RELEASE: &str = "2.11";
-/// Library that every libtorch has, and the one that computes on GPUs.
-const CPU_LIBRARY: &str = "libtorch_cpu.so";
-const CUDA_LIBRARY: &str = "libtorch_cuda.so";
 /// Directory of CUDA's runtime beside the package torch.
 const CUDA_PACKAGE: &str = "nvidia/cu13/lib";
 
@@ -255,11 +251,6 @@ impl SearchPaths {
         let above = self.exe.iter().flat_map(|exe| exe.ancestors().skip(1)).filter(|dir| !is_world_writable(dir));
         above.flat_map(|dir| [dir.join("libtorch"), dir.join("target/libtorch")])
     }
-}
-
-fn is_world_writable(dir: &Path) -> bool {
-    const WRITTEN_BY_OTHERS: u32 = 0o002;
-    fs::metadata(dir).is_ok_and(|found| found.permissions().mode() & WRITTEN_BY_OTHERS != 0)
 }
 
 #[cfg(test)]

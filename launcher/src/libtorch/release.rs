@@ -2,6 +2,11 @@
 
 use std::{fmt, fs, path::Path};
 
+/// Release of libtorch for which `make build` builds: its first two numbers.
+pub(super) const RELEASE: &str = "2.11";
+/// Library that every libtorch has, and the one that computes on GPUs.
+pub(super) const CPU_LIBRARY: &str = "libtorch_cpu.so";
+pub(super) const CUDA_LIBRARY: &str = "libtorch_cuda.so";
 /// Limit on the bytes of such a file.
 const BYTES_MAX: u64 = 64 << 10;
 

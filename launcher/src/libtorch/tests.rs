@@ -1,6 +1,10 @@
 //! The order of the search, and what it says where nothing fits.
 
-use super::*;
+use super::{
+    release::{CUDA_LIBRARY, RELEASE},
+    *,
+};
+use std::{fs, os::unix::fs::PermissionsExt};
 
 /// A directory that looks like a libtorch of a release.
 fn made(root: &Path, at: &str, release: &str) -> PathBuf {

@@ -3,7 +3,12 @@
 //!
 //! **Invariant:** a name in that package says what a program is built for: `enn-worker-2.11-cpu`, `enn-worker-2.11-cu13`.
 
-use super::{RELEASE, installation::Installation, is_world_writable, python::PythonPackages};
+use super::{
+    installation::Installation,
+    places::{is_world_writable, site_packages},
+    python::PythonPackages,
+    release::RELEASE,
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -135,24 +140,6 @@ fn package_dirs(exe: &Path) -> Vec<PathBuf> {
     }
     dirs.retain(|dir| dir.is_dir());
     dirs
-}
-
-/// Returns the directories of packages below a prefix of Python's, e.g. `lib/python3.11/site-packages`.
-pub(super) fn site_packages(root: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for lib in ["lib", "lib64"] {
-        let mut pythons: Vec<PathBuf> =
-            fs::read_dir(root.join(lib)).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-        pythons.sort();
-        let named = |path: &&PathBuf| {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            name.starts_with("python3") || name.starts_with("pypy3")
-        };
-        for python in pythons.iter().filter(named) {
-            found.extend(["site-packages", "dist-packages"].map(|name| python.join(name)));
-        }
-    }
-    found
 }
 
 /// Returns the programs of a package, sorted by name.

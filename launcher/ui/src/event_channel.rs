@@ -92,6 +92,15 @@ pub fn parts(text: &str) -> (String, Option<String>) {
     }
 }
 
+/// Returns whether an event only reports progress, many times a second.
+pub(crate) fn is_progress(what: &EventKind) -> bool {
+    match what {
+        EventKind::Stepped { .. } | EventKind::StageProgressed { .. } => true,
+        EventKind::Predicted { rows, rows_total } => rows < rows_total,
+        _ => false,
+    }
+}
+
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
@@ -108,7 +117,7 @@ fn write(put: impl FnOnce(&mut EventWriter) -> io::Result<()>) {
 
 impl EventWriter {
     fn event(&mut self, event: &Event) -> io::Result<()> {
-        if super::sink::is_progress(&event.what) {
+        if is_progress(&event.what) {
             if event.time - self.progress_written < PROGRESS_INTERVAL_S {
                 return Ok(());
             }

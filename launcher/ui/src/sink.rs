@@ -5,7 +5,7 @@
 
 use super::{
     error::JournalError,
-    journal,
+    event_channel, journal,
     lines::{EventLine, LineLevel, lines},
     metrics_server::MetricsServer,
     model::RunView,
@@ -144,12 +144,12 @@ impl Sink {
             metrics.event(event);
         }
         self.record(event);
-        super::event_channel::event(event);
+        event_channel::event(event);
         let lines = lines(event, &self.view);
         if !matches!(event.what, EventKind::Warned { .. }) {
             let warnings = lines.iter().filter(|line| line.level == LineLevel::Alert);
             let warnings = warnings.filter_map(|line| line.text.strip_prefix("warning: "));
-            warnings.for_each(|warning| super::event_channel::warn(event.time, warning.to_owned()));
+            warnings.for_each(|warning| event_channel::warn(event.time, warning.to_owned()));
         }
         self.show(event, &lines);
     }
@@ -165,7 +165,7 @@ impl Sink {
             self.tensorboard = None;
             return;
         }
-        if is_progress(&event.what) {
+        if event_channel::is_progress(&event.what) {
             if self.steps_written >= STEPS_IN_FULL && event.time - self.step_written < STEP_INTERVAL_S {
                 return;
             }
@@ -191,7 +191,7 @@ impl Sink {
             self.journal_warned_at = time;
             let warned = Event { time, what: EventKind::Warned { message } };
             self.view.apply(&warned);
-            super::event_channel::event(&warned);
+            event_channel::event(&warned);
             let shown = lines(&warned, &self.view);
             self.show(&warned, &shown);
         }
@@ -225,15 +225,6 @@ impl Sink {
                 }
             }
         }
-    }
-}
-
-/// Returns whether an event only reports progress, many times a second.
-pub(crate) fn is_progress(what: &EventKind) -> bool {
-    match what {
-        EventKind::Stepped { .. } | EventKind::StageProgressed { .. } => true,
-        EventKind::Predicted { rows, rows_total } => rows < rows_total,
-        _ => false,
     }
 }
 

@@ -7,6 +7,7 @@ use super::{
     super::export,
     options::{Engine, PredictOptions},
     subject::Subject,
+    written::write_chunk,
 };
 use crate::{
     Error,
@@ -19,7 +20,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use enn_checkpoint::gather::Ledger;
 use enn_cluster::supervise::{RunEnd, StopSignal};
 use enn_common::{
-    artifact::chunk::{self, ChunkExtent, WrittenChunk},
+    artifact::chunk::WrittenChunk,
     config::{RunConfig, train::Device},
     event::EventKind,
     staged::Staged,
@@ -44,8 +45,6 @@ use std::{
 
 /// Directory of the models exported for `--engine`, below a run's directory.
 const ENGINES: &str = "engines";
-/// Maximum number of rows of one call, so that an answer does not take long.
-const CALL_ROWS_MAX: usize = 4096;
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(600);
 /// Maximum wait for the current computation after a signal.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -133,42 +132,6 @@ impl EngineSpec {
         engine.set_time(ANSWER_WAIT_MAX);
         Ok(engine)
     }
-}
-
-/// Writes the predictions of staged rows below `out`, as a worker does, with `levels` values for each cell.
-pub(in crate::api) fn write_chunk(
-    engine: &mut ArtifactRunner,
-    staged: &Staged,
-    rows: Range<usize>,
-    out: &Path,
-    levels: usize,
-) -> Result<WrittenChunk, Error> {
-    let width = staged.features();
-    let mut values = Vec::new();
-    let mut status = Vec::new();
-    for first in rows.clone().step_by(CALL_ROWS_MAX) {
-        let last = rows.end.min(first + CALL_ROWS_MAX);
-        let answer = engine.predict(&staged.x()[first * width..last * width], last - first)?;
-        values.extend(answer.values);
-        status.extend(answer.status);
-    }
-    write_answers(&values, &status, staged, rows, out, levels)
-}
-
-/// Writes given predictions of staged rows below `out`.
-pub(in crate::api) fn write_answers(
-    values: &[f32],
-    status: &[u8],
-    staged: &Staged,
-    rows: Range<usize>,
-    out: &Path,
-    levels: usize,
-) -> Result<WrittenChunk, Error> {
-    let grid = staged.meta().out_shape.iter().copied();
-    let shape: Vec<usize> = (levels > 0).then_some(levels).into_iter().chain(grid).collect();
-    let extent = ChunkExtent { start: rows.start as u64, end: rows.end as u64, out_shape: &shape };
-    let content = chunk::ChunkRows { values, ids: &staged.row_id()[rows], status };
-    chunk::write(out, extent, content).map_err(|error| Error::Gather(error.into()))
 }
 
 /// The chunks of a prediction, and where they are recorded.

@@ -10,54 +10,21 @@
 
 mod error;
 mod names;
+mod options;
 mod record;
 mod store;
 #[cfg(test)]
 mod tests;
 
 pub use error::MlflowError;
+pub use options::{ArtifactMode, MlflowOptions, StoredRun};
 
 use crate::compare::ComparedRun;
 use record::MlflowRecord;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Directory that MLflow uses when none is set.
 pub const FOLDER: &str = "mlruns";
-
-/// How report and configuration of a run get into the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ArtifactMode {
-    Copy,
-    /// A hard link to the file in the run's directory, which is replaced as a whole when it changes.
-    Link,
-    None,
-}
-
-impl ArtifactMode {
-    pub const ALL: [(&'static str, Self); 3] = [("copy", Self::Copy), ("link", Self::Link), ("none", Self::None)];
-}
-
-/// Where and how runs are exported.
-#[derive(Debug, Clone)]
-pub struct MlflowOptions {
-    /// The store, which is made when absent.
-    pub store: PathBuf,
-    /// Name of the experiment; `None`: the name in the configuration of each run.
-    pub experiment: Option<String>,
-    pub artifacts: ArtifactMode,
-}
-
-/// A run in the store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredRun {
-    pub run: String,
-    pub experiment: String,
-    pub experiment_id: String,
-    pub run_id: String,
-    pub path: PathBuf,
-    /// Whether the run was not in the store before.
-    pub is_new: bool,
-}
 
 /// Exports the run in `path`, or updates what was exported before.
 ///

@@ -1,6 +1,11 @@
 //! The files of the store.
 
-use super::{ArtifactMode, MlflowOptions, StoredRun, error::MlflowError, names, record::MlflowRecord};
+use super::{
+    error::MlflowError,
+    names,
+    options::{ArtifactMode, MlflowOptions, StoredRun},
+    record::MlflowRecord,
+};
 use crate::report;
 use enn_common::fs::{FileError, atomic};
 use enn_process::run_dir;

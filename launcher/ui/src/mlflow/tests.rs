@@ -1,30 +1,11 @@
 //! The bytes that MLflow reads, of a run whose journal was made up.
 
 use super::*;
-use crate::{journal, model::tests::events};
-use enn_common::config::{
-    RunConfig,
-    model::ModelConfig,
-    train::{ClusterConfig, TrainConfig},
-};
-use enn_process::run_dir::RunDir;
-use std::fs;
-use time::macros::datetime;
+use crate::{journal, model::tests::events, runs::made_run};
+use std::{fs, path::PathBuf};
 
 fn run(runs: &Path, name: &str) -> PathBuf {
-    let run = RunDir::create(runs, name, datetime!(2026-01-01 00:00 UTC)).unwrap();
-    let config = RunConfig {
-        version: 1,
-        name: name.into(),
-        seed: 0,
-        data: None,
-        train: TrainConfig::default(),
-        model: ModelConfig::default(),
-        cluster: ClusterConfig::default(),
-        kernels: std::collections::BTreeMap::new(),
-        parent: None,
-    };
-    run.write_config(&config).unwrap();
+    let run = made_run(runs, name, 0, &[], &[]);
     let mut writer = journal::JournalWriter::open(run.path()).unwrap();
     events().iter().for_each(|event| writer.write(event).unwrap());
     fs::write(run.path().join(crate::report::FILE), "<html>").unwrap();

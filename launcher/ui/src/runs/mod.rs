@@ -17,4 +17,6 @@ pub use policy::{RemovalDecision, RemovalFilter, decide};
 pub use remove::{RemoveError, locate, remove, sweep_leftovers};
 pub use select::{Need, SelectedRun, select};
 pub use staged::{STAGED_DIR, StagedData, remove_unused, staged_data, used_by};
+#[cfg(test)]
+pub(crate) use summary::tests::run as made_run;
 pub use summary::{RunKind, RunState, RunSummary, list, size};

@@ -246,7 +246,7 @@ pub(super) mod tests {
     use time::macros::datetime;
 
     /// A run of this name and day with these events in its journal, and with checkpoints of these steps.
-    pub(in crate::runs) fn run(runs: &Path, name: &str, day: u8, events: &[EventKind], steps: &[u64]) -> RunDir {
+    pub(crate) fn run(runs: &Path, name: &str, day: u8, events: &[EventKind], steps: &[u64]) -> RunDir {
         let time = datetime!(2026-01-01 00:00 UTC) + time::Duration::days(i64::from(day));
         let run = RunDir::create(runs, name, time).unwrap();
         let config = RunConfig {

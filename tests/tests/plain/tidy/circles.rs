@@ -11,33 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 type Circle = BTreeSet<String>;
 
 /// Circles that exist, each with the files in it and the reason.
-const KNOWN: &[(&str, &[&str])] = &[
-    ("to be opened: which events are progress", &["launcher/ui/src/event_channel.rs", "launcher/ui/src/sink.rs"]),
-    ("to be opened: options of the export", &["launcher/ui/src/mlflow/mod.rs", "launcher/ui/src/mlflow/store.rs"]),
-    (
-        "to be opened: how answers are written",
-        &["launcher/src/api/loaded_model.rs", "launcher/src/api/predict/engine.rs"],
-    ),
-    (
-        "to be opened: help and completions need the whole command line",
-        &[
-            "launcher/src/cli/command.rs",
-            "launcher/src/cli/complete.rs",
-            "launcher/src/cli/completions.rs",
-            "launcher/src/cli/help.rs",
-            "launcher/src/cli/run.rs",
-        ],
-    ),
-    (
-        "to be opened: names of libraries and places",
-        &[
-            "launcher/src/libtorch/choice.rs",
-            "launcher/src/libtorch/installation.rs",
-            "launcher/src/libtorch/mod.rs",
-            "launcher/src/libtorch/worker.rs",
-        ],
-    ),
-];
+const KNOWN: &[(&str, &[&str])] = &[];
 
 /// What each file imports.
 struct Graph(BTreeMap<String, BTreeSet<String>>);
