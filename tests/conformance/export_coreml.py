@@ -10,7 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+from _environment import go_on_in
+
 BIN = Path(os.environ.get("ENN_BIN_DIR", "target/release"))
 SECONDS_MAX = 300
 TOLERANCE = 1e-5
@@ -20,15 +21,6 @@ def fixture(*args):
     done = subprocess.run([BIN / "coreml_fixture", *map(str, args)], capture_output=True, text=True, timeout=SECONDS_MAX)
     assert done.returncode == 0, f"coreml_fixture {args}: {done.stderr}"
     return done.stdout
-
-
-def elsewhere():
-    """This file in its own environment; never returns."""
-    target = BIN.resolve().parent
-    # The interpreter behind an environment has pip.
-    subprocess.run([HERE / "venv.sh", sys._base_executable, target, "coreml"], check=True, timeout=SECONDS_MAX)
-    python = target / "venv-coreml" / "bin" / "python"
-    os.execv(python, [python, __file__, "here"])
 
 
 def array(told):
@@ -122,4 +114,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main() if "here" in sys.argv[1:] else elsewhere()
+    if "here" in sys.argv[1:]:
+        main()
+    else:
+        go_on_in("coreml", __file__, SECONDS_MAX)

@@ -9,27 +9,14 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+from _environment import go_on_in
+
 BIN = Path(os.environ.get("ENN_BIN_DIR", "target/release"))
 SECONDS_MAX = 500
 # Of a number of size 1; what f32 loses in a sum of a few hundred products.
 APART_MAX = 1e-4
-
-
-def elsewhere():
-    """This file in its own environment; never returns."""
-    begun = time.monotonic()
-    target = BIN.resolve().parent
-    # The interpreter behind an environment has pip.
-    subprocess.run([HERE / "venv.sh", sys._base_executable, target, "tf"], check=True, timeout=SECONDS_MAX)
-    print(f"target/venv-tf after {time.monotonic() - begun:.1f} s", flush=True)
-    python = target / "venv-tf" / "bin" / "python"
-    # TensorFlow says what it found of the machine, and looks for a GPU.
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
-    os.execve(python, [python, __file__, "here"], environment)
 
 
 def array(told):
@@ -199,4 +186,8 @@ def main():
 
 
 if __name__ == "__main__":
-    main() if sys.argv[1:] == ["here"] else elsewhere()
+    if sys.argv[1:] == ["here"]:
+        main()
+    else:
+        # TensorFlow says what it found of the machine, and looks for a GPU.
+        go_on_in("tf", __file__, SECONDS_MAX, TF_CPP_MIN_LOG_LEVEL="2", CUDA_VISIBLE_DEVICES="")

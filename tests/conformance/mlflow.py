@@ -10,26 +10,13 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+from _environment import go_on_in
+
 BIN = Path(os.environ.get("ENN_BIN_DIR", "target/release"))
 ENN = BIN / "enn"
 SECONDS_MAX = 300
-
-
-def elsewhere():
-    """This file in its own environment; never returns."""
-    begun = time.monotonic()
-    target = BIN.resolve().parent
-    # The interpreter behind an environment has pip.
-    subprocess.run([HERE / "venv.sh", sys._base_executable, target, "mlflow"], check=True, timeout=SECONDS_MAX)
-    print(f"target/venv-mlflow after {time.monotonic() - begun:.1f} s", flush=True)
-    python = target / "venv-mlflow" / "bin" / "python"
-    # MLflow 3 refuses a file store unless it is asked for one.
-    environment = {**os.environ, "MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    os.execve(python, [python, __file__, "here"], environment)
 
 
 def enn(*words):
@@ -103,4 +90,8 @@ def main():
 
 
 if __name__ == "__main__":
-    main() if sys.argv[1:] == ["here"] else elsewhere()
+    if sys.argv[1:] == ["here"]:
+        main()
+    else:
+        # MLflow 3 refuses a file store unless it is asked for one.
+        go_on_in("mlflow", __file__, SECONDS_MAX, MLFLOW_ALLOW_FILE_STORE="true", MLFLOW_DISABLE_TELEMETRY="true")
