@@ -26,8 +26,8 @@ use std::{
     sync::{Arc, OnceLock},
     thread,
 };
-use worker::Workers;
-pub use worker::{NoWorker, WorkerProgram};
+pub use worker::NoWorker;
+use worker::{WorkerProgram, Workers};
 
 /// Directory of CUDA's runtime beside the package torch.
 const CUDA_PACKAGE: &str = "nvidia/cu13/lib";
@@ -43,7 +43,7 @@ pub struct SearchPaths {
     pub exe: Option<PathBuf>,
     pub library_path: Option<OsString>,
     /// The enn-worker that `ENN_WORKER` names, or that is beside enn.
-    pub worker: Option<WorkerProgram>,
+    pub worker: Option<PathBuf>,
     /// Whether this process may use a GPU.
     pub gpus: bool,
     pub installation: Installation,
@@ -153,20 +153,18 @@ impl LibtorchFinder {
     /// # Errors
     /// All places that were searched, when there is none.
     pub fn worker(&self) -> Result<&Path, &NoWorker> {
-        let worker = match &self.places.worker {
+        match &self.places.worker {
             Some(named) => Ok(named),
-            None => self.found().worker.as_ref(),
-        };
-        worker.map(|worker| worker.path.as_path())
+            None => self.found().worker.as_ref().map(|worker| worker.path.as_path()),
+        }
     }
 
     /// Returns whether the program enn-worker computes on GPUs.
     pub fn uses_cuda(&self) -> bool {
-        let worker = match &self.places.worker {
-            Some(named) => Some(named),
-            None => self.found().worker.as_ref().ok(),
-        };
-        worker.is_some_and(|worker| worker.cuda.is_some())
+        match &self.places.worker {
+            Some(named) => WorkerProgram::named(named.clone()).cuda.is_some(),
+            None => self.found().worker.as_ref().is_ok_and(|worker| worker.cuda.is_some()),
+        }
     }
 
     pub fn installation(&self) -> &Installation {
@@ -185,7 +183,7 @@ struct LibtorchAndWorker {
 fn search(places: &SearchPaths, query: PackageQuery<'_>) -> Found {
     let asked = OnceLock::new();
     let active = || asked.get_or_init(|| query(&places.python));
-    let workers = Workers::find(places.worker.as_ref(), places.exe.as_deref(), active);
+    let workers = Workers::find(places.worker.as_deref(), places.exe.as_deref(), active);
     let missing = || workers.missing(&places.installation);
     match pair(places, &workers, active) {
         Ok(pair) => Found { libtorch: Ok(pair.libtorch), worker: pair.worker.ok_or_else(missing) },

@@ -126,7 +126,8 @@ fn where_nothing_fits_all_that_was_tried_is_told() {
 fn a_worker_for_gpus_needs_the_libraries_for_them() {
     let dir = tempfile::tempdir().unwrap();
     let torch = made(dir.path(), "torch", "2.11.0+cpu");
-    let worker = WorkerProgram { path: "enn-worker".into(), release: RELEASE.to_owned(), cuda: Some(13) };
+    let worker = dir.path().join("enn-worker");
+    fs::write(&worker, CUDA_LIBRARY).unwrap();
     let places = SearchPaths { worker: Some(worker), ..SearchPaths::default() };
     let said = libtorch(&places, &|_| lookup(TorchLookup::Found(torch.clone()))).unwrap_err().to_string();
     assert!(said.contains("has no libtorch_cuda.so"), "{said}");

@@ -22,17 +22,17 @@ const CUDA_RELEASE: u32 = 13;
 
 /// One enn-worker, and what it is built for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkerProgram {
-    pub path: PathBuf,
+pub(super) struct WorkerProgram {
+    pub(super) path: PathBuf,
     /// First two numbers of the release of libtorch.
-    pub release: String,
+    pub(super) release: String,
     /// First number of the release of CUDA; `None` for a program that computes on CPUs only.
-    pub cuda: Option<u32>,
+    pub(super) cuda: Option<u32>,
 }
 
 impl WorkerProgram {
-    /// Describes a program that was named: by its name, else as one of `make build` or `make cuda`.
-    pub fn named(path: PathBuf) -> Self {
+    /// Describes a program that was named: by its name, else, from its bytes, as one of `make build` or `make cuda`.
+    pub(super) fn named(path: PathBuf) -> Self {
         Self::of_package(&path).unwrap_or_else(|| {
             let cuda = links_cuda(&path).then_some(CUDA_RELEASE);
             Self { path, release: RELEASE.to_owned(), cuda }
@@ -72,12 +72,12 @@ impl Workers {
     /// Finds the programs: the named one, else those of the package in the environment of `exe`, else those of the package that the
     /// active Python would import.
     pub(super) fn find<'a>(
-        named: Option<&WorkerProgram>,
+        named: Option<&Path>,
         exe: Option<&Path>,
         active: impl FnOnce() -> &'a PythonPackages,
     ) -> Self {
         if let Some(named) = named {
-            return Self { programs: vec![named.clone()], tried: Vec::new() };
+            return Self { programs: vec![WorkerProgram::named(named.to_owned())], tried: Vec::new() };
         }
         let mut tried = vec!["ENN_WORKER is not set".to_owned()];
         if let Some(dir) = exe.and_then(Path::parent) {

@@ -13,8 +13,9 @@ use std::{
 
 /// How long `enn --version` may take, the fastest of several times on a busy machine.
 const VERSION_MAX: Duration = Duration::from_millis(10);
-/// How long a completion of a name among a thousand runs may take.
-const COMPLETION_MAX: Duration = Duration::from_millis(30);
+/// How long a completion of a name among a thousand runs may take, the fastest of several times on a busy machine. On a
+/// quiet one it takes 17 ms without optimisation.
+const COMPLETION_MAX: Duration = Duration::from_millis(60);
 const TRIES: usize = 25;
 
 fn run(dir: &Path, words: &[&str]) -> Output {
@@ -175,7 +176,5 @@ fn a_name_among_a_thousand_runs_is_completed_at_once() {
     let output = command().output().unwrap();
     assert_eq!(text(&output).lines().count(), 1000, "{}", text(&output));
     let time = fastest(command);
-    // A build without optimisation makes the command line itself slowly.
-    let limit = if cfg!(debug_assertions) { 10 * COMPLETION_MAX } else { COMPLETION_MAX };
-    assert!(time <= limit, "a completion took {time:?}");
+    assert!(time <= COMPLETION_MAX, "a completion took {time:?}");
 }
