@@ -201,7 +201,9 @@ impl Facts {
     pub fn gather() -> Self {
         let text = |name: &str| variable(name).and_then(|value| value.into_string().ok());
         let exe = env::current_exe().ok();
-        let gpus = visible(text("CUDA_VISIBLE_DEVICES").as_deref(), gpu_devices(Path::new("/dev")));
+        // CUDA takes an empty list for no GPU at all.
+        let visible_devices = env::var("CUDA_VISIBLE_DEVICES").ok();
+        let gpus = visible(visible_devices.as_deref(), gpu_devices(Path::new("/dev")));
         let path = variable("PATH");
         let python_exec = variable("PYTHON_EXEC");
         let cwd = env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
@@ -245,7 +247,7 @@ impl Facts {
             log_prefix: text("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
             shutdown_timeout: text("TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
             nccl_async_error_handling: text("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
-            visible_devices: env::var("CUDA_VISIBLE_DEVICES").ok(),
+            visible_devices,
             hip_devices: text("HIP_VISIBLE_DEVICES"),
             cores_allowed: cores_allowed(),
             xpus: xpus(Path::new("/sys/class/drm")),

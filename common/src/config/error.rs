@@ -86,7 +86,8 @@ pub enum ConfigErrorKind {
     )]
     KeepWindows,
     #[error(
-        "{workers} workers on CUDA, but this machine shows {gpus} GPUs (one worker per GPU; fewer workers, or device = \"cpu\")"
+        "{workers} workers on CUDA, but this machine shows {gpus} GPU{} (one worker per GPU; fewer workers, or device = \"cpu\")",
+        if *gpus == 1 { "" } else { "s" }
     )]
     Gpus { workers: usize, gpus: usize },
     #[error("at least {fewest} workers are asked for, but only {workers} are started (nproc_per_node)")]

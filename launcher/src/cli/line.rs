@@ -6,9 +6,13 @@ use super::{
 };
 use crate::{
     facts::Facts,
+    help,
     torchrun::{self, Dialect, RunError},
 };
-use clap::{CommandFactory, Parser, error::ErrorKind};
+use clap::{
+    CommandFactory, Parser,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use std::ffi::OsString;
 
 /// An error in a command line.
@@ -31,7 +35,7 @@ pub(super) fn parse(words: Vec<OsString>, dialect: Dialect) -> Result<Command, L
         Dialect::Enn => 2,
     };
     if error.kind() != ErrorKind::UnknownArgument || (first == 2 && words.get(1).is_none_or(|word| word != "run")) {
-        return Err(LineError::Parser(error));
+        return Err(LineError::Parser(with_key(error, &words)));
     }
     let facts = Facts::gather();
     let known = torchrun::remove_unknown_flags(&words, first, &definition(dialect), &facts);
@@ -42,6 +46,25 @@ pub(super) fn parse(words: Vec<OsString>, dialect: Dialect) -> Result<Command, L
         }
         None => Err(LineError::Parser(error)),
     }
+}
+
+/// Names the keys of a configuration that an unknown flag may mean, for a command that takes `--set`.
+fn with_key(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+    let command = Cli::command();
+    let named = words.get(1).and_then(|word| command.find_subcommand(word));
+    let takes_keys =
+        named.is_some_and(|named| named.get_arguments().any(|argument| argument.get_long() == Some("set")));
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg).filter(|_| takes_keys) else {
+        return error;
+    };
+    let name = flag.trim_start_matches('-').replace('-', "_");
+    let keys: Vec<String> = help::key_names().into_iter().filter(|key| key.rsplit('.').next() == Some(&name)).collect();
+    if !keys.is_empty() {
+        let flags: Vec<String> = keys.iter().map(|key| format!("'--set {key}=…'")).collect();
+        let tip = format!("a key of the configuration is set by {}", flags.join(" or "));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 /// Returns the descriptor of `--events` in the command line of a command that has this flag, whether or not the rest is understood.
@@ -98,6 +121,20 @@ mod tests {
             ("enn train --events", None),
         ] {
             assert_eq!(events(&words(line)), found, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_flag_that_has_the_name_of_a_key_is_answered_with_it() {
+        let said = |line: &str| match parse(words(line), Dialect::Enn) {
+            Err(LineError::Parser(error)) => error.to_string(),
+            other => panic!("{line}: {other:?}"),
+        };
+        let told = said("enn train x.csv --epochs 5");
+        assert!(told.contains("tip: a key of the configuration is set by '--set train.epochs=…'\n"), "{told}");
+        assert!(said("enn cv x.toml --checkpoint-every=2").contains("'--set train.checkpoint_every=…'"));
+        for line in ["enn train x.csv --no-such-key", "enn ls --epochs 5"] {
+            assert!(!said(line).contains("--set"), "{line}");
         }
     }
 

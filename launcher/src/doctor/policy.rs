@@ -7,6 +7,7 @@ use super::{
 use crate::libtorch::Installation;
 use enn_common::probe::Probe;
 use enn_process::preload::Trial;
+use enn_ui::format::plural;
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
@@ -110,11 +111,18 @@ fn libtorch(findings: &Findings) -> Option<Check> {
     }
 }
 
+/// A number of GPUs, for people.
+pub(super) fn gpu_count(count: usize) -> String {
+    plural(count as u64, "GPU")
+}
+
 fn cuda(findings: &Findings) -> Option<Check> {
     const NAME: &str = "CUDA";
     let devices = findings.gpu_devices;
     let Ok(probe) = &findings.probe else {
-        return (devices > 0).then(|| note(NAME, format!("{devices} GPUs, unused"), "fix enn-worker first")).flatten();
+        return (devices > 0)
+            .then(|| note(NAME, format!("{}, unused", gpu_count(devices)), "fix enn-worker first"))
+            .flatten();
     };
     let version = probe.cuda.as_deref().unwrap_or("unknown");
     let driver = findings.nvidia_driver.as_deref().unwrap_or("none");
@@ -122,16 +130,16 @@ fn cuda(findings: &Findings) -> Option<Check> {
         (false, 0, _) => ok(NAME, "no GPU, CPU build: workers run on the CPU with Gloo".into()),
         (false, _, _) => note(
             NAME,
-            format!("{devices} GPUs, but enn-worker is a CPU build"),
+            format!("{}, but enn-worker is a CPU build", gpu_count(devices)),
             findings.inputs.installation.get_cuda_worker(),
         ),
         (true, 0, 0) => note(NAME, format!("{version}, but no GPU here"), "run it on a machine with GPUs"),
         (true, _, 0) => note(
             NAME,
-            format!("{version}, driver {driver}, {devices} GPUs, none usable by libtorch"),
+            format!("{version}, driver {driver}, {}, none usable by libtorch", gpu_count(devices)),
             format!("check CUDA_VISIBLE_DEVICES and that the driver is new enough for CUDA {version}: nvidia-smi"),
         ),
-        (true, _, usable) => ok(NAME, format!("{version}, driver {driver}, {usable} of {devices} GPUs usable")),
+        (true, _, usable) => ok(NAME, format!("{version}, driver {driver}, {usable} of {} usable", gpu_count(devices))),
     }
 }
 
@@ -145,7 +153,7 @@ fn gpu_health(findings: &Findings) -> Option<Check> {
         gpus.iter().filter_map(|(gpu, trouble)| Some(format!("{gpu}: {}", trouble.as_ref()?))).collect();
     match (gpus.len(), troubles.is_empty()) {
         (0, _) => None,
-        (count, true) => ok(NAME, format!("{count} GPUs, no uncorrectable errors")),
+        (count, true) => ok(NAME, format!("{}, no uncorrectable errors", gpu_count(count))),
         (_, false) => {
             note(NAME, troubles.join("; "), "reset these GPUs (nvidia-smi --gpu-reset -i N), or have them replaced")
         }

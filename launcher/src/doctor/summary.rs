@@ -2,6 +2,7 @@
 
 use super::{
     findings::Findings,
+    policy::gpu_count,
     report::{Check, CheckState, Report},
 };
 use enn_process::preload::Trial;
@@ -97,11 +98,11 @@ fn train_on_gpus(findings: &Findings, report: &Report) -> Ability {
     }
     let usable = findings.probe.as_ref().map_or(0, |probe| if probe.cuda_build { probe.cuda_devices } else { 0 });
     if missing(report, &["enn-worker", "libtorch"]).is_some() || usable == 0 {
-        return absent(NAME, format!("{} GPUs, none usable, see below", findings.gpu_devices));
+        return absent(NAME, format!("{}, none usable, see below", gpu_count(findings.gpu_devices)));
     }
     let is_sick = findings.gpu_troubles.as_ref().is_none_or(|gpus| gpus.iter().any(|(_, trouble)| trouble.is_some()));
     let state = if is_sick { AbilityState::Partly } else { AbilityState::Works };
-    Ability { name: NAME, state, why: format!("{usable} of {} GPUs", findings.gpu_devices), fix: None }
+    Ability { name: NAME, state, why: format!("{usable} of {}", gpu_count(findings.gpu_devices)), fix: None }
 }
 
 fn run_scripts(findings: &Findings) -> Ability {
