@@ -165,7 +165,7 @@ pub enum Usage {
     DataForConfig { path: PathBuf },
     #[error("{}: --target names no column to predict; its columns:\n{columns}\n  hint: name one of them, --target COLUMN", path.display())]
     NoTarget { path: PathBuf, columns: String },
-    #[error("{flag} names a column of a table, and {} is read as a configuration (TOML), which names its columns itself\n  hint: leave {flag} out, or give a table: .csv, .tsv, .parquet, .arrow, .xlsx, …", path.display())]
+    #[error("{flag} names a column of a table, and {} is read as a configuration (TOML), which names its columns itself\n  hint: leave {flag} out, or give a table: .csv, .tsv, .parquet, .arrow, .xlsx, …; --set data.format=csv says what a file with another name is", path.display())]
     ColumnsOfConfig { flag: &'static str, path: PathBuf },
     #[error("{flag} names a column of a table, and no table is given")]
     ColumnsOfNothing { flag: &'static str },

@@ -17,7 +17,7 @@ use enn_cluster::{
     supervise::{RunEnd, StopSignal},
 };
 use enn_common::{
-    config::{RunConfig, parent::ScalerChoice, raw::RawValue},
+    config::{RunConfig, data::SourceFormat, parent::ScalerChoice, raw::RawValue},
     exit::ExitCode,
 };
 use enn_data::{baselines::Effort, stage};
@@ -129,7 +129,10 @@ impl JobConfig {
                 message::print(line)
             }
         };
-        if !stage::is_data(path) {
+        let format = format(overrides);
+        // A name that tells no format is that of a table if columns are named, and that of a configuration otherwise.
+        let is_table = stage::is_data(path) || format.is_some() && args.columns.given().is_some();
+        if !is_table {
             if let Some(flag) = args.columns.given() {
                 return Err(Error::Usage(Usage::ColumnsOfConfig { flag, path: path.to_owned() }));
             }
@@ -141,6 +144,7 @@ impl JobConfig {
         let options = TableOptions {
             command: args.columns.command("train", &files),
             files,
+            format,
             sheet: sheet(overrides),
             choices: args.columns.choices(),
             base: None,
@@ -153,6 +157,12 @@ impl JobConfig {
         let loaded = api::parse_config(&made.text, path, overrides, facts)?;
         Ok(Self { config: loaded.config, text: Some(made.text) })
     }
+}
+
+/// Returns the format of files that an override chooses.
+fn format(overrides: &[Override]) -> Option<SourceFormat> {
+    let name = overrides.iter().rev().find_map(|one| one.text_of("data.format"))?;
+    SourceFormat::NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| *format)
 }
 
 /// Returns the sheet of a workbook that an override chooses.

@@ -3,7 +3,7 @@
 use crate::config::{
     data::{
         ArraysLayout, Calendar, ColumnRange, DataConfig, DataSource, DuplicatePolicy, Feature, FeatureKind, Index,
-        Labels, Layout, Outside, RowsLayout, SplitConfig, SplitKind, TargetMask, WindowsLayout,
+        Labels, Layout, Outside, RowsLayout, SourceFormat, SplitConfig, SplitKind, TargetMask, WindowsLayout,
     },
     error::{ConfigError, ConfigErrorKind, Place},
     facts::Facts,
@@ -73,7 +73,7 @@ pub(super) fn resolve(
 ) -> Option<DataConfig> {
     let s = &mut section;
     let (files, sources) = sources(s, facts);
-    let format = s.name("format", &names::all());
+    let format = s.name("format", &SourceFormat::NAMES);
     let sheet = s.text("sheet");
     let missing = missing(s);
     let duplicates = s.name("duplicates", &names::all());

@@ -6,6 +6,7 @@ use super::{
     steps::step_text,
     target::TargetTask,
 };
+use enn_common::config::data::SourceFormat;
 use std::fmt::Write as _;
 
 /// Inputs up to which each has a line of its own; more are `features = "*"`.
@@ -21,6 +22,8 @@ pub struct DocumentPaths<'a> {
     pub name: &'a str,
     /// Files of the table, as they are to be written.
     pub files: &'a [String],
+    /// Format of the files, if their names do not tell it.
+    pub format: Option<SourceFormat>,
     /// Sheet of a workbook, if one is chosen.
     pub sheet: Option<&'a str>,
     /// The address of the JSON schema; `None`: editors are told nothing.
@@ -46,6 +49,9 @@ pub fn document(proposal: &Proposal, paths: &DocumentPaths<'_>) -> String {
     line(&mut text, "[data]");
     let files: Vec<String> = paths.files.iter().map(|file| quoted(file)).collect();
     line(&mut text, &format!("files = [{}]", files.join(", ")));
+    if let Some(format) = paths.format {
+        line(&mut text, &format!("format = {}", quoted(format.name())));
+    }
     if let Some(sheet) = paths.sheet {
         line(&mut text, &format!("sheet = {}", quoted(sheet)));
     }

@@ -33,7 +33,14 @@ impl Bench {
 
     fn text(&self, choices: &ColumnChoices) -> String {
         let files: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
-        let paths = DocumentPaths { name: "t", files: &files, sheet: None, schema: None, command: "enn new t.csv" };
+        let paths = DocumentPaths {
+            name: "t",
+            files: &files,
+            format: None,
+            sheet: None,
+            schema: None,
+            command: "enn new t.csv",
+        };
         document(&self.propose(choices).unwrap(), &paths)
     }
 }
