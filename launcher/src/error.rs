@@ -167,6 +167,8 @@ pub enum Usage {
     NoTarget { path: PathBuf, columns: String },
     #[error("{flag} names a column of a table, and {} is read as a configuration (TOML), which names its columns itself\n  hint: leave {flag} out, or give a table: .csv, .tsv, .parquet, .arrow, .xlsx, …; --set data.format=csv says what a file with another name is", path.display())]
     ColumnsOfConfig { flag: &'static str, path: PathBuf },
+    #[error("{} is read as a configuration, beside which {} cannot be given\n  hint: several files are for tables", path.display(), second.display())]
+    SecondConfig { path: PathBuf, second: PathBuf },
     #[error("{flag} names a column of a table, and no table is given")]
     ColumnsOfNothing { flag: &'static str },
     #[error("{} exists already\n  hint: --force replaces it, --out FILE writes another file", path.display())]

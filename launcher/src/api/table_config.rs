@@ -56,8 +56,13 @@ pub fn config_of_table(options: &TableOptions, facts: &Facts) -> Result<TableCon
         regular::open(file)?;
     }
     let missing = missing_words();
-    let table =
-        TableFiles { files: &files, format: options.format, sheet: options.sheet.as_deref(), missing: &missing };
+    let table = TableFiles {
+        files: &files,
+        format: options.format,
+        sheet: options.sheet.as_deref(),
+        missing: &missing,
+        missing_in_typed: &[],
+    };
     let sample = survey::sample(&table)?;
     if options.choices.targets.is_empty() {
         let path = options.files.first().cloned().unwrap_or_default();
@@ -123,8 +128,13 @@ pub(super) fn takes_all(raw: &RawConfig) -> bool {
 pub(super) fn expand(raw: &mut RawConfig, config: &RunConfig) -> Result<Option<String>, Error> {
     let Some(data) = &config.data else { return Ok(None) };
     let Layout::Rows(rows) = &data.layout else { return Ok(None) };
-    let table =
-        TableFiles { files: &data.files, format: data.format, sheet: data.sheet.as_deref(), missing: &data.missing };
+    let table = TableFiles {
+        files: &data.files,
+        format: data.format,
+        sheet: data.sheet.as_deref(),
+        missing: &data.missing,
+        missing_in_typed: &data.missing,
+    };
     let sample = survey::sample(&table)?;
     let except = except_of(raw, &sample)?;
     let roles = roles(data, rows);
