@@ -92,8 +92,8 @@ pub enum Error {
     /// This node cannot continue with the others.
     #[error("{0}")]
     Nodes(String),
-    #[error("the program enn was found neither here nor beside enn-worker\nhint: `make build` builds both")]
-    NoEnn,
+    #[error("the program enn was found neither here nor beside enn-worker\nhint: {hint}")]
+    NoEnn { hint: String },
     #[error(transparent)]
     Cv(#[from] CvError),
     #[error(transparent)]
@@ -342,7 +342,7 @@ impl Error {
             | Self::Logs(_)
             | Self::Chaos(_)
             | Self::NoWorker(_)
-            | Self::NoEnn
+            | Self::NoEnn { .. }
             | Self::FoldRunner(_)
             | Self::NoLibtorch(_)
             | Self::File(_)

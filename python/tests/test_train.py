@@ -390,7 +390,7 @@ class Errors(TableTest):
 
     def test_where_the_program_is_looked_for(self):
         script = "import enn\ntry: enn.train({'a': [1], 'b': [2]}, 'a')\nexcept enn.EnnError as error: print(error)"
-        for given, wanted in (("", "no directory on PATH has it"), ("/nosuch/enn", "ENN_EXECUTABLE is /nosuch/enn")):
+        for given, wanted in (("", "no directory on PATH has it"), ("", "hint: build it: make build, or set ENN_EXECUTABLE"), ("/nosuch/enn", "ENN_EXECUTABLE is /nosuch/enn")):
             environment = {"PYTHONPATH": PYTHON_PATH, "PATH": "/nosuch", "ENN_EXECUTABLE": given}
             told = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
             self.assertIn(wanted, told.stdout, told.stderr)
