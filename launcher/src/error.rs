@@ -92,8 +92,8 @@ pub enum Error {
     /// This node cannot continue with the others.
     #[error("{0}")]
     Nodes(String),
-    #[error("the program enn was found neither here nor beside enn-worker\nhint: `make build` builds both")]
-    NoEnn,
+    #[error("the program enn was found neither here nor beside enn-worker\nhint: {hint}")]
+    NoEnn { hint: String },
     #[error(transparent)]
     Cv(#[from] CvError),
     #[error(transparent)]
@@ -165,8 +165,10 @@ pub enum Usage {
     DataForConfig { path: PathBuf },
     #[error("{}: --target names no column to predict; its columns:\n{columns}\n  hint: name one of them, --target COLUMN", path.display())]
     NoTarget { path: PathBuf, columns: String },
-    #[error("{flag} names a column of a table, and {} is read as a configuration (TOML), which names its columns itself\n  hint: leave {flag} out, or give a table: .csv, .tsv, .parquet, .arrow, .xlsx, …", path.display())]
+    #[error("{flag} names a column of a table, and {} is read as a configuration (TOML), which names its columns itself\n  hint: leave {flag} out, or give a table: .csv, .tsv, .parquet, .arrow, .xlsx, …; --set data.format=csv says what a file with another name is", path.display())]
     ColumnsOfConfig { flag: &'static str, path: PathBuf },
+    #[error("{} is read as a configuration, beside which {} cannot be given\n  hint: several files are for tables", path.display(), second.display())]
+    SecondConfig { path: PathBuf, second: PathBuf },
     #[error("{flag} names a column of a table, and no table is given")]
     ColumnsOfNothing { flag: &'static str },
     #[error("{} exists already\n  hint: --force replaces it, --out FILE writes another file", path.display())]
@@ -340,7 +342,7 @@ impl Error {
             | Self::Logs(_)
             | Self::Chaos(_)
             | Self::NoWorker(_)
-            | Self::NoEnn
+            | Self::NoEnn { .. }
             | Self::FoldRunner(_)
             | Self::NoLibtorch(_)
             | Self::File(_)

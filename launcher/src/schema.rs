@@ -1,7 +1,7 @@
 //! The JSON schema of configurations: keys, types, bounds and defaults are those with which `resolve` reads them, descriptions those of the
 //! pages.
 
-use crate::facts::Facts;
+use crate::{facts::Facts, help::key_texts::KeyTexts};
 use enn_common::{
     config::{
         key_list,
@@ -18,81 +18,6 @@ use std::{
 };
 
 const FILE: &str = "enn.schema.json";
-/// Pages with tables of keys, and the section to which keys without one belong at the beginning.
-const PAGES: [(&str, &str); 3] = [
-    (include_str!("../DATA.md"), "data"),
-    (include_str!("../TRAINING.md"), "train"),
-    (include_str!("../FAULTS.md"), "cluster"),
-];
-/// Headings below which keys belong to a section of their own.
-const HEADINGS: [(&str, &str); 4] = [
-    ("Rows", "data.rows"),
-    ("Windows", "data.windows"),
-    ("Arrays", "data.arrays"),
-    ("Training, validation, test", "data.split"),
-];
-/// Descriptions of keys that pages explain in sentences, or in a row about something else as well.
-const SENTENCES: &[(&str, &str)] = &[
-    ("cluster", "Workers, and what happens when they fail."),
-    ("data", "The data, and how they become samples."),
-    ("data.arrays", "Samples from arrays that have the right shape already."),
-    ("data.ranges.column", "Column whose values have a valid range."),
-    ("data.ranges.high", "Largest valid value."),
-    ("data.ranges.low", "Smallest valid value."),
-    ("data.rows.features.column", "Name of the column."),
-    ("data.rows.features.empty", "What an empty cell of labels means: \"none\" of them, or a \"missing\" value."),
-    (
-        "data.rows.features.encoding",
-        "How a category or an index is read: by a learned table (\"embedding\"), or as one column for each (\"one_hot\").",
-    ),
-    ("data.rows.features.kind", "What the column holds. Without it: a number."),
-    ("data.rows.features.offset", "Smallest integer of an index."),
-    ("data.rows.features.outside", "What an integer outside the range of an index is: unknown, or the nearest one."),
-    ("data.rows.features.rows", "How many integers an index has, from `offset` on."),
-    ("data.rows.features.separator", "The character between labels."),
-    ("data.sources.files", "Files of the source: one path or a list."),
-    ("data.sources.name", "Name of the source in reports."),
-    ("data.sources.weight", "Share of an epoch, relative to the other sources' weights; for all sources or for none."),
-    ("data.split", "Which samples are for training, validation and test."),
-    ("data.windows", "Samples from a long table of entities and times: past windows in, the next window out."),
-    ("data.rows", "Samples from a table: one row is one sample."),
-    ("data.input_units", "Units of numeric inputs, by column."),
-    ("data.mask", "Which target cells are used."),
-    ("data.mask_value", "The number in a target that means \"missing\", with mask = \"value\"."),
-    ("data.units", "Unit of the targets, for reports."),
-    ("data.weight", "Column with the weight of each row."),
-    ("kernels", "For an operation, the kernels in the order in which they are tried."),
-    ("model", "The model. Without any size its sizes follow from the number of training rows."),
-    ("model.tasks.depth", "Blocks of a template."),
-    ("model.tasks.mixer", "Layer that mixes the tokens of a template."),
-    (
-        "model.tasks.mode",
-        "Whether the tokens of a template attend to all (\"spatial\") or to earlier ones (\"temporal\").",
-    ),
-    ("model.tasks.model", "A module of your own worker that follows the blocks."),
-    ("model.tasks.name", "Name of the task, which is part of the names of its parameters."),
-    ("model.tasks.parent", "The sub-fuser that joins this task."),
-    ("model.tasks.reduction", "Makes the task a sub-fuser, and says how it joins its children."),
-    ("model.tasks.tokens", "Tokens of a template."),
-    ("model.tasks.weight", "Share of the attention among the tasks of the same parent."),
-    ("name", "Name of the runs."),
-    ("seed", "Seed of everything that is random."),
-    ("model.d_model", "Width of a token; without any size the sizes follow from the number of training rows."),
-    ("model.heads", "Number of heads, which must divide the width."),
-    ("train", "Optimizer, schedule, loss, checkpoints."),
-    ("train.batch", "Rows of one step over all workers; 0: by the number of training rows."),
-    ("train.degrees_of_freedom", "Degrees of freedom of Student's t distribution."),
-    ("train.epochs", "Passes over the training rows; 0: by their number."),
-    ("train.huber_delta", "Error, in standard deviations of the targets, from which on it counts linearly."),
-    ("train.levels", "Levels of the predicted quantiles, rising, with 0.5 among them."),
-    (
-        "train.loss",
-        "What is predicted and minimised: a number (huber, mse), quantiles, a distribution (gaussian, crps, student_t), or the probabilities of classes (cross_entropy).",
-    ),
-    ("train.lr", "Peak learning rate; without it, it follows from the number of training rows."),
-    ("train.step_memory_mb", "Memory that the activations of a step may take, in MB; 0: 90 % of what is free."),
-    ("train.strategy", "Which state of training each worker keeps."),
-];
 
 /// Returns the schema as an indented JSON document.
 pub(crate) fn text() -> String {
@@ -130,7 +55,7 @@ struct SchemaKeys {
     /// Shapes by key path.
     shapes: BTreeMap<String, Vec<ValueShape>>,
     required: BTreeSet<String>,
-    descriptions: BTreeMap<String, String>,
+    texts: KeyTexts,
     /// Values that texts and names have where they are not set.
     defaults: Value,
 }
@@ -145,21 +70,12 @@ impl SchemaKeys {
             }
             shapes.entry(path).or_default().push(shape);
         }
-        let mut descriptions: BTreeMap<String, String> = BTreeMap::new();
-        for (page, section) in PAGES {
-            for (key, text) in rows(page, section) {
-                if shapes.contains_key(&key) {
-                    descriptions.entry(key).or_insert(text);
-                }
-            }
-        }
-        descriptions.extend(SENTENCES.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())));
         let defaults = json!({
             "train": serde_json::to_value(TrainConfig::default()).unwrap_or_default(),
             "model": serde_json::to_value(ModelConfig::default()).unwrap_or_default(),
             "cluster": serde_json::to_value(ClusterConfig::default()).unwrap_or_default(),
         });
-        Self { shapes, required, descriptions, defaults }
+        Self { shapes, required, texts: KeyTexts::read(), defaults }
     }
 
     /// Returns the schema of a section, or of the items of a list.
@@ -202,14 +118,19 @@ impl SchemaKeys {
             Err(forms) if forms.is_empty() => Map::new(),
             Err(forms) => Map::from_iter([("anyOf".to_owned(), json!(forms))]),
         };
-        if let Some(text) = self.descriptions.get(path) {
-            key.insert("description".into(), json!(text));
+        if let Some(text) = self.texts.of(path) {
+            key.insert("description".into(), json!(plain(&text.text)));
         }
         let pointer = format!("/{}", path.replace('.', "/"));
         if self.required.contains(path) {
             key.remove("default");
         }
-        let default = self.defaults.pointer(&pointer).filter(|value| value.is_string() && !key.contains_key("anyOf"));
+        let names = self.names(path);
+        // A name of an older version is not among the names.
+        let is_of_names = |value: &&Value| {
+            value.as_str().is_some_and(|text| names.is_empty() || names.iter().any(|name| name == text))
+        };
+        let default = self.defaults.pointer(&pointer).filter(is_of_names).filter(|_| !key.contains_key("anyOf"));
         if let Some(default) = default {
             key.insert("default".into(), default.clone());
         }
@@ -220,19 +141,17 @@ impl SchemaKeys {
     fn form(&self, path: &str, shape: &ValueShape) -> Option<Map<String, Value>> {
         let value = match shape {
             ValueShape::Section => return Some(self.object(path)),
-            ValueShape::Other | ValueShape::Free => return None,
+            ValueShape::Other(_) | ValueShape::Free => return None,
             // The names of a list of names are those of its items.
             ValueShape::Name(_) if path == "data.windows.calendar" => return None,
             ValueShape::Integer { least, most, default } => {
-                let mut value = json!({ "type": "integer", "minimum": least, "maximum": most });
-                value["default"] = json!(default);
-                value
+                with_default(json!({ "type": "integer", "minimum": least, "maximum": most }), *default)
             }
             ValueShape::Number { low, high, default } => number(*low, *high, *default),
             ValueShape::Pair => json!({ "type": "array", "items": { "type": "number" }, "minItems": 2, "maxItems": 2 }),
             ValueShape::Numbers => json!({ "type": "array", "items": { "type": "number" } }),
             ValueShape::Integers => json!({ "type": "array", "items": { "type": "integer" } }),
-            ValueShape::Truth(default) => json!({ "type": "boolean", "default": default }),
+            ValueShape::Truth(default) => with_default(json!({ "type": "boolean" }), *default),
             ValueShape::Text => json!({ "type": "string" }),
             ValueShape::Texts => {
                 return Some(Map::from_iter([(
@@ -293,37 +212,14 @@ fn number(low: Bound<f64>, high: Bound<f64>, default: Option<f64>) -> Value {
         Bound::Excluded(high) => value["exclusiveMaximum"] = json!(high),
         Bound::Unbounded => {}
     }
-    if let Some(default) = default {
-        value["default"] = json!(default);
-    }
-    value
+    with_default(value, default)
 }
 
-/// Returns keys and their descriptions from the tables of a page.
-fn rows(page: &str, section: &str) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    let mut section = section.to_owned();
-    for line in page.lines() {
-        if let Some(title) = line.strip_prefix('#').map(|rest| rest.trim_start_matches('#').trim()) {
-            let own = HEADINGS.iter().find(|(heading, _)| *heading == title);
-            section = own
-                .map_or_else(|| section.split('.').next().unwrap_or_default().to_owned(), |(_, own)| (*own).to_owned());
-        }
-        let Some(row) = line.strip_prefix('|') else { continue };
-        let cells: Vec<&str> =
-            row.trim_end().trim_end_matches('|').split(" | ").map(|cell| cell.trim_start_matches('|').trim()).collect();
-        let (Some(first), Some(last)) = (cells.first(), cells.last()) else { continue };
-        if cells.len() < 2 || last.is_empty() {
-            continue;
-        }
-        // The table of flags has the key of a flag in its second cell.
-        let named = if first.is_empty() || first.contains("--") { cells.get(1).unwrap_or(first) } else { first };
-        for key in named.split('`').skip(1).step_by(2) {
-            let is_path = key.contains('.');
-            found.push((if is_path { key.to_owned() } else { format!("{section}.{key}") }, plain(last)));
-        }
+fn with_default<T: Into<Value>>(mut value: Value, default: Option<T>) -> Value {
+    if let Some(default) = default {
+        value["default"] = default.into();
     }
-    found
+    value
 }
 
 /// Returns a cell of a page as a sentence without links.
@@ -353,16 +249,12 @@ mod schema_tests {
     use super::*;
 
     #[test]
-    fn every_key_has_a_form_and_a_description() {
+    fn every_key_has_a_form() {
         let schema = SchemaKeys::new();
         for path in schema.shapes.keys() {
-            assert!(schema.descriptions.contains_key(path), "{path} has no description: add a row to its page");
             let key = schema.key(path);
             let has_form = ["type", "enum", "anyOf"].iter().any(|word| key.get(word).is_some());
             assert!(has_form, "{path} has no form: {key}");
-        }
-        for (path, _) in SENTENCES {
-            assert!(schema.shapes.contains_key(*path), "{path} is no key");
         }
     }
 
@@ -395,9 +287,5 @@ mod schema_tests {
     fn a_cell_of_a_page_is_a_sentence() {
         assert_eq!(plain("[which state each worker keeps](#strategies)"), "Which state each worker keeps.");
         assert_eq!(plain("`[low, high]`: a [range](DATA.md#units), or none"), "`[low, high]`: a range, or none.");
-        let page = "## Rows\n| key | |\n|---|---|\n| `features` | input columns |\n| `train.epochs`, `train.batch` | 0 | passes; rows |\n";
-        let found = rows(page, "data");
-        assert!(found.contains(&("data.rows.features".into(), "Input columns.".into())), "{found:?}");
-        assert!(found.contains(&("train.batch".into(), "Passes; rows.".into())), "{found:?}");
     }
 }

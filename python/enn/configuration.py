@@ -1,4 +1,7 @@
-"""Writes the configuration of a training from a table and settings."""
+"""Says to `enn train` what a table and settings are to be: the roles of columns as flags, settings as changes of keys.
+
+Which columns are of use, and of which kind they are, `enn` guesses itself, so that a table has one configuration however it is trained on.
+"""
 
 import difflib
 import json
@@ -7,16 +10,8 @@ from . import tables
 from .errors import EnnError
 
 SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-
-
-def toml(sections: dict) -> str:
-    """Returns a document of TOML: plain keys first, then a table for each dictionary."""
-    keys = [f"{key_text(key)} = {value_text(value)}" for key, value in sections.items() if not isinstance(value, dict)]
-    parts = ["\n".join(keys)]
-    for key, section in sections.items():
-        if isinstance(section, dict) and section:
-            parts.append("\n".join([f"[{key_text(key)}]", *(f"{key_text(name)} = {value_text(value)}" for name, value in section.items())]))
-    return "\n\n".join(part for part in parts if part) + "\n"
+# Sections within sections, whose keys are changed one by one.
+PARTS = {"data": ("arrays", "rows", "split", "windows")}
 
 
 def key_text(key: str) -> str:
@@ -43,6 +38,19 @@ def value_text(value) -> str:
     raise EnnError(f"a setting is {value!r}, a {type(value).__name__}", "settings are numbers, texts, true or false, lists and dictionaries")
 
 
+def changes(sections: dict) -> "list[str]":
+    """Returns the flags that set keys; sections hold dictionaries, and plain keys that are `None` are not set."""
+    keys = {}
+    for name, section in sections.items():
+        if not isinstance(section, dict):
+            keys |= {} if section is None else {name: section}
+            continue
+        for key, value in section.items():
+            is_part = key in PARTS.get(name, ()) and isinstance(value, dict)
+            keys |= {f"{name}.{key}.{part}": inner for part, inner in value.items()} if is_part else {f"{name}.{key}": value}
+    return [word for key, value in keys.items() for word in ("--set", f"{key}={value_text(value)}")]
+
+
 def check_columns(known: "list[str]", names: "list[str]", setting: str) -> None:
     """Raises `EnnError` if a column is not in the table."""
     for name in names:
@@ -62,35 +70,28 @@ def listed(value) -> list:
 
 
 class Columns:
-    """The role of each column of a table in a training."""
+    """The roles that columns of a table are given in a training."""
 
-    def __init__(self, schema, names: "list[str]", target, settings: dict):
-        self.schema = schema
-        self.names = names
+    def __init__(self, target, settings: dict):
         self.targets = listed(target)
-        self.time = settings.get("time")
-        self.series = settings.get("series")
+        self.time = next(iter(listed(settings.get("time"))), None)
+        self.series = next(iter(listed(settings.get("series"))), None)
         self.horizon = settings.get("horizon")
         self.step = settings.get("step")
         self.history = settings.get("history")
-        self.weight = settings.get("weight")
-        self.group = settings.get("group")
+        self.weight = next(iter(listed(settings.get("weight"))), None)
+        self.group = next(iter(listed(settings.get("group"))), None)
         self.exclude = listed(settings.get("exclude"))
         self.categories = listed(settings.get("categories"))
-        self.features = settings.get("features")
+        self.features = listed(settings.get("features"))
         self.task = settings.get("task")
         self.is_forecast = self.horizon is not None
         self.check()
 
     def check(self) -> None:
+        """Raises `EnnError` for settings that do not belong together."""
         if not self.targets:
             raise EnnError("no target is named", 'name the column to predict: enn.train(table, target="…")')
-        check_columns(self.names, self.targets, "target")
-        for setting in ("time", "series", "weight", "group"):
-            name = getattr(self, setting)
-            check_columns(self.names, [] if name is None else [name], setting)
-        check_columns(self.names, self.exclude, "exclude")
-        check_columns(self.names, self.categories, "categories")
         both = [name for name in (*self.targets, self.time, self.series, self.weight, self.group) if name in self.exclude]
         if both:
             raise EnnError(f'exclude: column "{both[0]}" has another role', "leave it out of one of the two")
@@ -111,84 +112,31 @@ class Columns:
         if self.task not in (None, "regression", "classification"):
             raise EnnError(f'task is {self.task!r}, expected "regression" or "classification"')
 
-    def inputs(self) -> list:
-        """Returns the features of the layout `rows`, with their kinds."""
-        if self.features is not None:
-            features = listed(self.features)
-            check_columns(self.names, [feature.get("column") if isinstance(feature, dict) else feature for feature in features], "features")
-            return [feature if isinstance(feature, dict) else self.feature(feature) for feature in features]
-        away = {*self.targets, *self.exclude, self.weight, self.group}
-        features = [self.feature(name) for name in self.schema.names if name not in away]
-        if not features:
-            raise EnnError("the table has no column but the target", "a model needs at least one column to predict from")
-        return features
+    def check_names(self, known: "list[str]") -> None:
+        """Raises `EnnError` if a column is not in a table with these columns."""
+        single = {setting: listed(getattr(self, setting)) for setting in ("time", "series", "weight", "group")}
+        for setting, names in {"target": self.targets, **single, "exclude": self.exclude, "categories": self.categories, "features": self.named()}.items():
+            check_columns(known, names, setting)
 
-    def feature(self, name: str):
-        kind = "category" if name in self.categories else "time" if name == self.time else self.kind(name)
-        return name if kind == "number" else {"column": name, "kind": kind}
+    def named(self) -> "list[str]":
+        """Returns the names of the features that are named."""
+        return [feature.get("column") if isinstance(feature, dict) else feature for feature in self.features]
 
-    def kind(self, name: str) -> str:
-        """Returns the kind of a column. Raises `EnnError` for a type that `enn` does not read.
+    def used(self, known: "list[str]") -> "list[str]":
+        """Returns the columns of a table that may be of use."""
+        names = {*self.named(), *self.targets, self.time, self.series, self.weight, self.group}
+        return [name for name in known if (name in names if self.features else name not in self.exclude)]
 
-        The rule for types is that of `enn new` (launcher/data/src/survey/guess.rs), which also guesses from the values of texts.
-        """
-        kind = self.schema.field(name).type
-        if tables.kind_of(kind) is None:
-            raise EnnError(f'column "{name}" is of type {kind}', "convert it to numbers, texts or times, or leave it out with exclude")
-        return tables.kind_of(kind)
-
-    def is_classification(self) -> bool:
-        kinds = {self.kind(name) for name in self.targets}
-        if self.task is not None:
-            return self.task == "classification"
-        if kinds & {"time", "labels"}:
-            raise EnnError("the target is a time or a list", "predict a number or a category")
-        return kinds == {"category"}
-
-    def used(self) -> "list[str]":
-        """Returns the names of the columns that the configuration uses, in the order of the table."""
-        features = self.window_inputs() if self.is_forecast else self.inputs()
-        names = {feature if isinstance(feature, str) else feature.get("column") for feature in features}
-        names |= {*self.targets, self.time, self.series, self.weight, self.group}
-        return [name for name in self.schema.names if name in names]
-
-    def window_inputs(self) -> list:
-        """Returns the columns whose history is an input of a forecast: the target, and all other numbers."""
-        if self.features is not None:
-            features = listed(self.features)
-            check_columns(self.names, features, "features")
-            return features
-        away = {*self.exclude, self.time, self.series, self.weight, self.group, *self.targets}
-        numbers = [name for name in self.schema.names if name not in away and tables.kind_of(self.schema.field(name).type) == "number"]
-        return [*self.targets, *numbers]
-
-    def data(self, files: "list[str]", table) -> dict:
-        """Returns the section `data`. The table of a forecast tells the distance of its times."""
-        if self.is_forecast:
-            return {"files": files, "windows": self.windows(table)}
-        rows = {"features": self.inputs(), "targets": self.targets}
-        if self.is_classification():
-            rows["target_kind"] = "category"
-        data = {"files": files, "rows": rows}
-        if self.weight is not None:
-            data["weight"] = self.weight
-        split = {}
-        if self.group is not None:
-            split = {"kind": "group", "column": self.group}
-        elif self.time is not None:
-            split = {"kind": "chronological", "column": self.time}
-        return {**data, "split": split} if split else data
-
-    def windows(self, table) -> dict:
-        windows = {"entity": self.series, "time": self.time, "target": self.targets[0], "steps": self.horizon, "inputs": self.window_inputs()}
-        if self.history is not None:
-            windows["history"] = self.history
-        step = usual_step(table.column(self.time)) if self.step is None else seconds_of(self.step)
-        if step is not None:
-            windows["step_s"] = step
-        if tables.arrow().types.is_integer(self.schema.field(self.time).type):
-            windows["calendar"] = []
-        return windows
+    def flags(self) -> "list[str]":
+        """Returns the flags by which `enn train` is told the roles, and the changes that they need."""
+        features = [value_text(feature) if isinstance(feature, dict) else feature for feature in self.features]
+        lists = {"target": self.targets, "feature": features, "exclude": self.exclude, "category": self.categories}
+        single = {name: getattr(self, name) for name in ("time", "series", "horizon", "task", "weight", "group")}
+        flags = [f"--{flag}={name}" for flag, names in lists.items() for name in names]
+        flags += [f"--{flag}={value_text(value) if flag == 'horizon' else value}" for flag, value in single.items() if value is not None]
+        step = None if self.step is None else seconds_of(self.step)
+        windows = {key: value for key, value in (("step_s", step), ("history", self.history)) if value is not None}
+        return flags + changes({"data": {"windows": windows}})
 
 
 def seconds_of(step) -> int:
@@ -205,20 +153,6 @@ def seconds_of(step) -> int:
     if isinstance(step, bool) or step != int(step) or step < 1:
         raise EnnError(f"step is {step!r}", "give a whole number of seconds, a timedelta, or a text such as \"1h\"")
     return int(step)
-
-
-def usual_step(times) -> "int | None":
-    """Returns the most frequent distance of neighbouring times in seconds; `None` where there is none in whole seconds."""
-    compute = tables.arrow().compute
-    times = in_seconds(times)
-    if times is None:
-        return None
-    known = compute.unique(times.drop_null())
-    known = known.take(compute.sort_indices(known))
-    if len(known) < 2:
-        return None
-    counts = compute.value_counts(compute.subtract(known.slice(1), known.slice(0, len(known) - 1)))
-    return max(counts.to_pylist(), key=lambda entry: (entry["counts"], -entry["values"]))["values"]
 
 
 def in_seconds(times):

@@ -27,8 +27,15 @@ def executable() -> str:
     places = ", ".join(str(path) for path in beside)
     raise EnnError(
         f"the program enn was not found: ENN_EXECUTABLE is not set, {places} do not exist, and no directory on PATH has it",
-        "install it: pip install enn-run, or set ENN_EXECUTABLE to its path",
+        f"{how_to_get(Path(__file__))}, or set ENN_EXECUTABLE to its path",
     )
+
+
+def how_to_get(package: Path) -> str:
+    """Returns how to get the program: `make` builds it in a checkout, pip installs it elsewhere."""
+    is_checkout = any((folder / "worker" / "setup" / "libtorch.py").is_file() for folder in package.resolve().parents)
+    is_installed = "site-packages" in package.parts
+    return "build it: make build" if is_checkout and not is_installed else "install it: pip install enn-run"
 
 
 def environment() -> "dict[str, str]":

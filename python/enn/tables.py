@@ -214,33 +214,6 @@ def has_missing_words(table) -> bool:
     return False
 
 
-def files_have_missing_words(files: "list[str]", names: "list[str]") -> bool:
-    """Returns the same of columns of Parquet and Arrow files, which know missing cells as tables do. In text these words mean missing cells."""
-    pyarrow = arrow()
-    for path in files:
-        schema = schema_of_file([path])
-        kinds = {name: schema.field(name).type for name in names if name in schema.names}
-        texts = [name for name, kind in kinds.items() if kind_of(kind) in ("category", "labels") and not pyarrow.types.is_boolean(kind)]
-        if texts and any(has_missing_words(pyarrow.Table.from_batches([batch])) for batch in batches_of(path, texts)):
-            return True
-    return False
-
-
-def batches_of(path: str, names: "list[str]"):
-    """Yields batches of columns of a Parquet or an Arrow file; nothing of a file of another kind."""
-    pyarrow = arrow()
-    ending = os.path.splitext(path)[1].lower()
-    if ending == ".parquet":
-        import pyarrow.parquet
-
-        with pyarrow.parquet.ParquetFile(path) as file:
-            yield from file.iter_batches(columns=names)
-    elif ending in (".arrow", ".feather"):
-        with pyarrow.memory_map(path) as source:
-            file = pyarrow.ipc.open_file(source)
-            yield from (file.get_batch(number).select(names) for number in range(file.num_record_batches))
-
-
 # A table of at most so many bytes is exchanged in memory: a disk would take most of the time of its prediction.
 SMALL_BYTES = 1 << 20
 MEMORY = "/dev/shm"
@@ -284,31 +257,6 @@ def write(table, path: str) -> None:
         raise EnnError(f"the table could not be written to {path}: {error}", "TMPDIR names another directory for such files") from None
 
 
-def schema_of_file(files: "list[str]"):
-    """Returns the columns of a file with the types by which their kinds are guessed. Of text the first megabytes count."""
-    pyarrow = arrow()
-    path = files[0]
-    ending = os.path.splitext(path)[1].lower()
-    try:
-        if ending == ".parquet":
-            import pyarrow.parquet
-
-            return pyarrow.parquet.read_schema(path)
-        if ending in (".arrow", ".feather"):
-            with pyarrow.memory_map(path) as source:
-                return pyarrow.ipc.open_file(source).schema
-        if ending in (".csv", ".tsv", ".txt"):
-            import pyarrow.csv
-
-            options = pyarrow.csv.ReadOptions(block_size=4 << 20)
-            parse = pyarrow.csv.ParseOptions(delimiter=delimiter_of(path), newlines_in_values=True, invalid_row_handler=lambda row: "skip")
-            with pyarrow.csv.open_csv(path, read_options=options, parse_options=parse) as reader:
-                return reader.schema
-    except (OSError, pyarrow.ArrowException) as error:
-        raise EnnError(f"{path} could not be read: {error}") from None
-    raise EnnError(f"the kinds of the columns of {path} are not known", "name them with features, read the file with pandas, or write a configuration")
-
-
 def delimiter_of(path: str) -> str:
     """Returns the delimiter that the header of a text file has most often."""
     with open(path, encoding="utf-8", errors="replace") as file:
@@ -318,19 +266,25 @@ def delimiter_of(path: str) -> str:
 
 def load(files: "list[str]"):
     """Returns the table in files of Arrow, Parquet or text."""
-    pyarrow = arrow()
+    parts = []
+    for path in files:
+        try:
+            parts.append(load_file(path))
+        except (OSError, arrow().ArrowException) as error:
+            raise EnnError(f"{path} could not be read: {error}") from None
+    return arrow().concat_tables(parts, promote_options="permissive")
+
+
+def load_file(path: str):
     import pyarrow.csv
     import pyarrow.feather
     import pyarrow.parquet
 
-    parts = []
-    for path in files:
-        ending = os.path.splitext(path)[1].lower()
-        schema_of_file([path])
-        if ending == ".parquet":
-            parts.append(pyarrow.parquet.read_table(path))
-        elif ending in (".arrow", ".feather"):
-            parts.append(pyarrow.feather.read_table(path))
-        else:
-            parts.append(pyarrow.csv.read_csv(path, parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter_of(path))))
-    return pyarrow.concat_tables(parts, promote_options="permissive")
+    ending = os.path.splitext(path)[1].lower()
+    if ending == ".parquet":
+        return pyarrow.parquet.read_table(path)
+    if ending in (".arrow", ".feather"):
+        return pyarrow.feather.read_table(path)
+    if ending in (".csv", ".tsv", ".txt"):
+        return pyarrow.csv.read_csv(path, parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter_of(path)))
+    raise EnnError(f"{path} is no file of Parquet, Arrow or text", "read it with pandas, and give the table")

@@ -12,6 +12,13 @@ from .runs import Run
 
 COLUMN_SETTINGS = ("features", "exclude", "categories", "time", "series", "horizon", "step", "history", "task", "weight", "group")
 CLUSTER_KEYS = {"workers": "nproc_per_node", "device": "device"}
+# What errors of the command line are called here.
+WORDS = {
+    r"--(target|time|series|horizon|task|exclude|weight|group)\b": r"\1",
+    r"--feature\b": "features",
+    r"--category\b": "categories",
+    r"(?m)^--set \S+?=.*?: (?=[a-z_.0-9]+: )": "",
+}
 
 
 # More parameters than elsewhere: they are what a user sees in an editor, and each of them is a column or a setting of its own.
@@ -49,10 +56,12 @@ def train(
 
     table: a DataFrame of pandas or polars, a table of Arrow, an array of NumPy, a dictionary of columns, or the path of a
         CSV, Parquet or Arrow file (or a list of them). The path of a configuration (.toml) is taken, too.
-    target: the column to predict, or a list of columns. Texts, booleans and categories make it a classification.
-    features: the columns to predict from; by default all others. Kinds follow from their types: numbers, times, categories, lists of labels.
+    target: the column to predict, or a list of columns. Texts, booleans, two different numbers, and a few whole numbers that count from 0 or 1
+        make it a classification.
+    features: the columns to predict from; by default all that seem to be of use, as `enn new` says. Kinds follow from types, or from the values
+        of a text file: numbers, times, categories, lists of labels.
     exclude: columns that are not used. categories: columns of numbers that are categories.
-    task: "regression" or "classification", where the type of the target does not tell.
+    task: "regression" or "classification", where the values of the target do not tell.
     time: the column of times. Validation and test rows are then the latest ones.
     horizon: makes it a forecast of so many steps. series: the column that tells the series apart; step: the time between two steps
         (seconds, a timedelta, "1h"; by default the usual distance of the times); history: windows of `horizon` steps that are inputs.
@@ -91,73 +100,57 @@ def is_configuration(table) -> bool:
 
 def train_configuration(path: str, sections: dict, split: dict, arguments: "list[str]", is_shown: bool) -> Run:
     """Trains by a configuration that exists; settings change its keys."""
-    keys = {key: value for key, value in sections.items() if value is not None and not isinstance(value, dict)}
-    for section in ("data", "train", "model", "cluster"):
-        keys |= {f"{section}.{key}": value for key, value in sections[section].items()}
-    keys |= {f"data.split.{key}": value for key, value in split.items()}
-    changes = [word for key, value in keys.items() for word in ("--set", f"{key}={configuration.value_text(value)}")]
-    return start([path, *changes, *arguments], is_shown, {})
+    return start([path, *configuration.changes(sections), *configuration.changes({"data": {"split": split}}), *arguments], is_shown, {})
 
 
 def train_table(table, target, given: dict, sections: dict, split: dict, arguments: "list[str]", is_shown: bool) -> Run:
-    """Trains on a table or on files: writes what is used of the table, and a configuration."""
+    """Trains on files, or on a table that is written to one: `enn train` makes the configuration."""
     with tempfile.TemporaryDirectory(prefix="enn-") as directory:
         source = Source(table, target, given, directory)
-        columns = source.columns
-        data = merged(merged(source.data(), sections["data"]), {"split": split} if split else {})
-        name = run_name(sections["name"] or (Path(tables.paths(table)[0]).stem if tables.is_path(table) else "-".join(columns.targets)[:40]))
-        seed = {} if sections["seed"] is None else {"seed": sections["seed"]}
-        document = {"name": name, **seed, "data": data, **{section: sections[section] for section in ("train", "model", "cluster")}}
-        path = os.path.join(directory, "settings.toml")
-        Path(path).write_text(configuration.toml(document), encoding="utf-8")
-        names = {re.escape(os.path.join(directory, "table.arrow")): "the table", f"{re.escape(path)}(:[0-9]+:[0-9]+)?: ": ""}
-        run = start([path, *arguments], is_shown, names)
-        keep_values(run, columns, source.rows)
+        name = sections["name"] or (None if tables.is_path(table) else "-".join(source.columns.targets)[:40])
+        sections = {**sections, "name": None if name is None else run_name(name)}
+        changes = [*configuration.changes({"data": source.data}), *configuration.changes(sections), *configuration.changes({"data": {"split": split}})]
+        run = start([*source.files, *source.columns.flags(), *changes, *arguments], is_shown, {re.escape(source.written(directory)): "the table", **WORDS})
+        keep_values(run, source.rows)
         return run
 
 
 class Source:
     """What a model is trained on: files, the roles of their columns, and the rows if they are in memory.
 
-    Rows in memory are written to a file in a directory. Files are used where they are; those of a forecast are read as well, for the distance of its times.
+    Rows in memory are written to a file in a directory. Files are used where they are, unless they are a single series, which gets a column that names it.
     """
 
     def __init__(self, table, target, given: dict, directory: str):
-        is_forecast = given.get("horizon") is not None
         self.files = tables.paths(table) if tables.is_path(table) else []
-        frame = None
-        if not self.files:
-            frame = tables.read(table, is_wanted(target, given))
-        elif is_forecast:
-            frame = tables.Frame(tables.plain(tables.load(self.files)), "file")
-        self.rows = None if frame is None else frame.table
-        schema = tables.plain(tables.schema_of_file(self.files).empty_table()).schema if frame is None else frame.table.schema
-        if is_forecast and given.get("series") is None:
-            self.rows = predictions.with_one_series(self.rows, str(target))
-            schema = self.rows.schema
-            given = {**given, "series": predictions.ONE_SERIES}
-            self.files = []
+        self.rows = None
+        self.data = {}
+        needs_series = given.get("horizon") is not None and given.get("series") is None
+        self.columns = configuration.Columns(target, {**given, "series": predictions.ONE_SERIES} if needs_series else given)
+        if self.files and not needs_series:
+            return
+        frame = tables.Frame(tables.plain(tables.load(self.files)), "file") if self.files else tables.read(table, is_wanted(target, given))
+        self.rows = predictions.with_one_series(frame.table, str(target)) if needs_series else frame.table
+        names = list(dict.fromkeys([*(frame.names or []), *self.rows.column_names]))
         try:
-            names = list(dict.fromkeys([*(getattr(frame, "names", None) or []), *schema.names]))
-            self.columns = configuration.Columns(schema, names, target, given)
+            self.columns.check_names(names)
         except EnnError as error:
             asked = {str(name) for value in (target, *given.values()) for name in configuration.listed(value)}
-            if asked & set(getattr(getattr(frame, "index", None), "names", [])):
+            if asked & set(getattr(frame.index, "names", [])):
                 error.hint = "frame.reset_index() makes columns of the index"
             raise
-        if not self.files:
-            self.files = [os.path.join(directory, "table.arrow")]
-            self.rows = self.rows.select(self.columns.used())
-            tables.write(self.rows, self.files[0])
-        if frame is None or frame.kind == "file":
-            self.has_missing_words = tables.files_have_missing_words(self.files if frame is None else tables.paths(table), self.columns.used())
-        else:
-            self.has_missing_words = tables.has_missing_words(self.rows)
+        self.rows = self.rows.select(self.columns.used(self.rows.column_names))
+        # The file has no excluded column that could be named again.
+        self.columns.exclude = []
+        self.files = [self.written(directory)]
+        tables.write(self.rows, self.files[0])
+        if tables.has_missing_words(self.rows):
+            self.data = {"missing_only": []}
 
-    def data(self) -> dict:
-        """Returns the section `data` of the configuration."""
-        data = self.columns.data(self.files, self.rows)
-        return {**data, "missing_only": []} if self.has_missing_words else data
+    @staticmethod
+    def written(directory: str) -> str:
+        """Returns the file to which rows in memory are written."""
+        return os.path.join(directory, "table.arrow")
 
 
 def is_wanted(target, given: dict):
@@ -168,12 +161,6 @@ def is_wanted(target, given: dict):
     roles = [target, given["features"], *(given.get(role) for role in ("time", "series", "weight", "group"))]
     names = {part.get("column") if isinstance(part, dict) else part for role in roles for part in configuration.listed(role)}
     return lambda name: name in names
-
-
-def merged(section: dict, changes: dict) -> dict:
-    """Returns a section with changed keys; a section in it keeps the keys that are not changed."""
-    both = {key: {**section[key], **value} for key, value in changes.items() if isinstance(value, dict) and isinstance(section.get(key), dict)}
-    return {**section, **changes, **both}
 
 
 def run_name(name: str) -> str:
@@ -191,13 +178,14 @@ def start(arguments: "list[str]", is_shown: bool, names: "dict[str, str]") -> Ru
     return Run(outcome.run)
 
 
-def keep_values(run: Run, columns: configuration.Columns, rows) -> None:
+def keep_values(run: Run, rows) -> None:
     """Keeps the types and values of a table by which predictions are given back."""
     if rows is None:
         return
-    if columns.is_forecast:
-        return values.keep(run.path, rows, [columns.series, columns.time, *columns.targets], cells_of(run))
-    values.keep(run.path, rows, columns.targets, cells_of(run) if columns.is_classification() else None)
+    layout = predictions.Description(run.path)
+    if layout.is_forecast:
+        return values.keep(run.path, rows, [layout.series, layout.time, *layout.targets], cells_of(run))
+    values.keep(run.path, rows, layout.targets, cells_of(run) if layout.is_classification else None)
 
 
 def cells_of(run: Run) -> "list[str]":

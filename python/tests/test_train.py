@@ -182,19 +182,61 @@ class Tables(TableTest):
         self.assertEqual(sorted(answers.column_names[1:]), ["country=DE", "country=FR"])
 
     def test_more_epochs(self):
-        run = enn.train(self.frame, "sales", **{**QUICK, "epochs": 1})
+        run = enn.train(self.frame, "sales", exclude="day", **{**QUICK, "epochs": 1})
         before = run.predict(self.frame)
         self.assertIs(run.resume(epochs=3, progress=False), run)
         self.assertEqual((run.epochs, run.stopped), (3, False))
         self.assertFalse(run.predict(self.frame).equals(before))
 
-    def test_what_cannot_be_learned_from_is_a_warning(self):
+    def test_what_cannot_be_learned_from_is_refused_unless_the_task_is_named(self):
         for frame, wanted in (
             (self.frame.assign(sales=3.0), '^the target "sales" is 3 in all training rows'),
             (self.frame.head(1), "^the training has 1 row, from which nothing can be learned"),
         ):
-            with self.assertWarnsRegex(RuntimeWarning, wanted):
+            with self.assertRaisesRegex(enn.EnnError, '^target "sales": it is always .*: there is nothing to learn'):
                 enn.train(frame, "sales", **QUICK)
+            with self.assertWarnsRegex(RuntimeWarning, wanted):
+                enn.train(frame, "sales", features=["price", "staff"], task="regression", **QUICK)
+
+    def test_the_command_line_makes_the_same_configuration(self):
+        import json
+
+        import pandas
+
+        frame = self.frame.assign(
+            key=[f"k{number}" for number in range(len(self.frame))],
+            code=[f"{number % 7:03}" for number in range(len(self.frame))],
+            same=1,
+            twice=self.frame["sales"] * 2 + 1,
+            flag=(self.frame["price"] > 5).astype(int),
+            level=self.frame["staff"] % 4,
+            half=(self.frame["price"] > 5) * 0.5,
+        ).reset_index(drop=True)
+        parquet, text = self.folder / "same.parquet", self.folder / "same.csv"
+        frame.to_parquet(parquet)
+        frame.to_csv(text, index=False)
+
+        def layout(directory) -> dict:
+            data = json.loads((Path(directory) / "run.json").read_text())["data"]
+            return {key: value for key, value in data.items() if key != "files"}
+
+        cases = [{"target": name} for name in ("sales", "city", "flag", "level", "half", "code")]
+        cases += [{"target": "sales", "time": "day"}, {"target": "flag", "task": "regression"}]
+        for case in cases:
+            runs = []
+            for path in (parquet, text):
+                told = subprocess.run(
+                    [os.environ["ENN_EXECUTABLE"], "train", path, *(f"--{key}={value}" for key, value in case.items()), "--set", "train.epochs=1"]
+                    + ["--set", "cluster.nproc_per_node=1", "--baselines", "quick", "--runs-dir", self.folder / "typed", "--events", "1", "--quiet"],
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                )
+                typed = layout(next(event["dir"] for event in map(json.loads, told.stdout.splitlines()) if event["event"] == "run_started"))
+                runs.append(typed)
+                self.assertEqual(layout(enn.train(path, **case, **{**QUICK, "epochs": 1}).path), typed, (path, case))
+            memory = layout(enn.train(pandas.read_parquet(parquet), **case, **{**QUICK, "epochs": 1}).path)
+            self.assertEqual(memory, runs[0], case)
 
     def test_settings_reach_the_configuration(self):
         import json
@@ -300,7 +342,8 @@ class Errors(TableTest):
         self.refused("the table is a int", 3, "sales")
         self.refused("several columns of one name: a", frame.set_axis(list("aabcd"), axis=1), "a")
         self.refused('column "odd" holds values of different kinds: int, str', frame.assign(odd=[1, "a"] * 20), "sales")
-        self.refused('column "odd" is of type', frame.assign(odd=[{"a": 1}] * 40), "sales")
+        self.refused('column "odd" holds', frame.assign(odd=[{"a": 1}] * 40), "sales", features=["odd"])
+        enn.train(frame.assign(odd=[{"a": 1}] * 40), "sales", **QUICK)
         odd = frame.assign(odd=[{"a": 1}] * 40, mixed=[1, "a"] * 20)
         enn.train(odd, "sales", exclude=["odd", "mixed"], **QUICK).predict(odd)
         enn.train(odd, "sales", features=["price", "staff"], **QUICK).predict(odd)
@@ -347,7 +390,7 @@ class Errors(TableTest):
 
     def test_where_the_program_is_looked_for(self):
         script = "import enn\ntry: enn.train({'a': [1], 'b': [2]}, 'a')\nexcept enn.EnnError as error: print(error)"
-        for given, wanted in (("", "no directory on PATH has it"), ("/nosuch/enn", "ENN_EXECUTABLE is /nosuch/enn")):
+        for given, wanted in (("", "no directory on PATH has it"), ("", "hint: build it: make build, or set ENN_EXECUTABLE"), ("/nosuch/enn", "ENN_EXECUTABLE is /nosuch/enn")):
             environment = {"PYTHONPATH": PYTHON_PATH, "PATH": "/nosuch", "ENN_EXECUTABLE": given}
             told = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
             self.assertIn(wanted, told.stdout, told.stderr)

@@ -1,7 +1,7 @@
 //! evaluation.json: how good a run's model is on data with targets, beside baselines fitted to the run's training rows.
 
 pub use super::cv::MODEL;
-use super::{classes::ClassFigures, cv::Spread};
+use super::{classes::ClassFigures, cv::Spread, ranking::best_baseline};
 use crate::{
     finite,
     metrics::{Measure, Metrics},
@@ -89,9 +89,7 @@ impl EvaluationPart {
 
     /// The best baseline and its error.
     pub fn best(&self) -> Option<(&str, f64)> {
-        let baselines =
-            self.errors.iter().filter(|(name, _)| *name != MODEL).map(|(name, one)| (name.as_str(), one.judged()));
-        baselines.min_by(|a, b| a.1.total_cmp(&b.1))
+        best_baseline(&self.errors).map(|best| (best.name, best.judged()))
     }
 }
 

@@ -10,5 +10,6 @@ pub mod evaluation;
 pub mod export;
 pub mod model_card;
 pub mod prediction;
+pub mod ranking;
 pub mod run;
 pub mod seal;

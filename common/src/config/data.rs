@@ -1,5 +1,6 @@
 //! How foreign tables become samples: what `[data]` means after resolving.
 
+use super::names;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, HashSet},
@@ -137,6 +138,22 @@ pub enum SourceFormat {
     Safetensors,
     /// A workbook: xlsx, xls or ods.
     Xlsx,
+}
+
+impl SourceFormat {
+    pub const NAMES: [(&'static str, Self); 7] = [
+        ("csv", Self::Csv),
+        ("parquet", Self::Parquet),
+        ("arrow", Self::Arrow),
+        ("npy", Self::Npy),
+        ("npz", Self::Npz),
+        ("safetensors", Self::Safetensors),
+        ("xlsx", Self::Xlsx),
+    ];
+
+    pub fn name(self) -> &'static str {
+        names::name_of(&self)
+    }
 }
 
 /// Policy for repeated rows. Every policy counts them in the report.

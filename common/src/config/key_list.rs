@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Configurations that together have every section, list and form, so that all keys are read.
 const EVERYTHING: [&str; 3] = [
-    "[data]\nfiles = \"a.csv\"\nranges = [{}]\n[data.rows]\nfeatures = [{}]\n[data.split]\n[train]\npoisoned_rows_max = 1\n\
+    "[data]\nfiles = \"a.csv\"\nranges = [{}]\n[data.rows]\nfeatures = [{}]\n[data.split]\n[train]\n\
      [model]\ntasks = [{}]\n[cluster]\nnproc_per_node = 1\n",
     "[data]\nsources = [{}]\n[data.windows]\ncalendar = [\"hour\"]\n[cluster]\nnproc_per_node = \"auto\"\n",
     "[data.arrays]\n",
@@ -53,7 +53,7 @@ mod tests {
             of("train.ema"),
             [&ValueShape::Number { low: Bound::Included(0.0), high: Bound::Excluded(1.0), default: Some(0.98) }]
         );
-        assert_eq!(of("train.deterministic"), [&ValueShape::Truth(false)]);
+        assert_eq!(of("train.deterministic"), [&ValueShape::Truth(Some(false))]);
         assert!(
             of("train.loss")
                 .iter()

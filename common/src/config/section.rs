@@ -9,7 +9,7 @@ use super::{
 };
 use std::{
     fmt::Display,
-    ops::{Bound, RangeBounds, RangeInclusive},
+    ops::{RangeBounds, RangeInclusive},
 };
 
 pub(super) struct Section<'a> {
@@ -37,7 +37,7 @@ impl<'a> Section<'a> {
         let mut section = Self { path, place: node.place.clone(), ..Self::empty() };
         match &node.value {
             RawValue::Table(entries) => section.entries = entries,
-            _ => section.wrong("", node, "a section"),
+            _ => section.wrong("", node, &ValueShape::Section),
         }
         section
     }
@@ -92,8 +92,8 @@ impl<'a> Section<'a> {
     }
 
     /// Keeps that a value is of another type.
-    pub(super) fn wrong(&mut self, name: &str, node: &RawNode, expected: impl Into<String>) {
-        let kind = ConfigErrorKind::Type { found: describe(&node.value), expected: expected.into() };
+    pub(super) fn wrong(&mut self, name: &str, node: &RawNode, expected: &ValueShape) {
+        let kind = ConfigErrorKind::Type { found: describe(&node.value), expected: expected.to_string() };
         self.error(name, node.place.clone(), kind);
     }
 
@@ -119,7 +119,7 @@ impl<'a> Section<'a> {
             None => &[],
             Some(RawNode { value: RawValue::Table(entries), .. }) => entries,
             Some(node) => {
-                self.wrong(name, node, "a section");
+                self.wrong(name, node, &ValueShape::Free);
                 &[]
             }
         }
@@ -130,25 +130,50 @@ impl<'a> Section<'a> {
     where
         T: TryFrom<i64> + PartialOrd + Display + Copy,
     {
-        let whole = |value: T| value.to_string().parse().unwrap_or(i64::MAX);
-        let least = whole(*range.start());
-        let most = whole(*range.end());
-        self.note(name, || ValueShape::Integer { least, most, default: Some(whole(default)) });
+        self.note(name, || ValueShape::integer(&range, Some(default)));
         self.find(name).and_then(|node| self.integer_of(name, node, &range)).unwrap_or(default)
+    }
+
+    /// A whole number within `range` that has no default.
+    pub(super) fn integer_if<T>(&mut self, name: &'static str, range: RangeInclusive<T>) -> Option<T>
+    where
+        T: TryFrom<i64> + PartialOrd + Display + Copy,
+    {
+        self.note(name, || ValueShape::integer(&range, None));
+        self.find(name).and_then(|node| self.integer_of(name, node, &range))
+    }
+
+    /// A whole number within `range` that must be there; the least one after a mistake.
+    pub(super) fn integer_required<T>(
+        &mut self,
+        name: &'static str,
+        range: RangeInclusive<T>,
+        expected: &'static str,
+    ) -> T
+    where
+        T: TryFrom<i64> + PartialOrd + Display + Copy,
+    {
+        if !self.has(name) {
+            self.error_at(name, ConfigErrorKind::Missing(expected));
+        }
+        let least = *range.start();
+        let found = self.integer_if(name, range);
+        self.note_required(name);
+        found.unwrap_or(least)
     }
 
     fn integer_of<T>(&mut self, name: &str, node: &RawNode, range: &RangeInclusive<T>) -> Option<T>
     where
         T: TryFrom<i64> + PartialOrd + Display + Copy,
     {
-        let expected = format!("a whole number from {} to {}", range.start(), range.end());
+        let expected = ValueShape::integer(range, None);
         let RawValue::Integer(number) = node.value else {
-            self.wrong(name, node, expected);
+            self.wrong(name, node, &expected);
             return None;
         };
         let value = T::try_from(number).ok().filter(|value| range.contains(value));
         if value.is_none() {
-            let kind = ConfigErrorKind::Range { found: number.to_string(), expected };
+            let kind = ConfigErrorKind::Range { found: number.to_string(), expected: expected.to_string() };
             self.error(name, node.place.clone(), kind);
         }
         value
@@ -160,20 +185,27 @@ impl<'a> Section<'a> {
         self.find(name).and_then(|node| self.number_of(name, node, &range)).unwrap_or(default)
     }
 
+    /// A finite number within `range` that has no default.
+    pub(super) fn number_if(&mut self, name: &'static str, range: impl RangeBounds<f64>) -> Option<f64> {
+        self.note(name, || ValueShape::number(&range, None));
+        self.find(name).and_then(|node| self.number_of(name, node, &range))
+    }
+
     #[expect(clippy::cast_precision_loss, reason = "a configured whole number is far below 2^53")]
     pub(super) fn number_of(&mut self, name: &str, node: &RawNode, range: &impl RangeBounds<f64>) -> Option<f64> {
         let number = match node.value {
             RawValue::Integer(number) => number as f64,
             RawValue::Float(number) => number,
             _ => {
-                self.wrong(name, node, format!("a number {}", words(range)));
+                self.wrong(name, node, &ValueShape::number(range, None));
                 return None;
             }
         };
         if number.is_finite() && range.contains(&number) {
             return Some(number);
         }
-        let kind = ConfigErrorKind::Range { found: number.to_string(), expected: format!("a number {}", words(range)) };
+        let expected = ValueShape::number(range, None).to_string();
+        let kind = ConfigErrorKind::Range { found: number.to_string(), expected };
         self.error(name, node.place.clone(), kind);
         None
     }
@@ -193,22 +225,30 @@ impl<'a> Section<'a> {
                 Some((first?, second?))
             }
             _ => {
-                self.wrong(name, node, "two numbers, [a, b]");
+                self.wrong(name, node, &ValueShape::Pair);
                 None
             }
         }
     }
 
     pub(super) fn truth(&mut self, name: &'static str, default: bool) -> bool {
-        self.note(name, || ValueShape::Truth(default));
-        match self.find(name) {
-            None => default,
-            Some(RawNode { value: RawValue::Bool(truth), .. }) => *truth,
-            Some(node) => {
-                self.wrong(name, node, "true or false");
-                default
-            }
+        self.note(name, || ValueShape::Truth(Some(default)));
+        self.truth_of(name).unwrap_or(default)
+    }
+
+    /// True or false, by default something that depends on other keys.
+    pub(super) fn truth_if(&mut self, name: &'static str) -> Option<bool> {
+        self.note(name, || ValueShape::Truth(None));
+        self.truth_of(name)
+    }
+
+    fn truth_of(&mut self, name: &'static str) -> Option<bool> {
+        let node = self.find(name)?;
+        if let RawValue::Bool(truth) = node.value {
+            return Some(truth);
         }
+        self.wrong(name, node, &ValueShape::Truth(None));
+        None
     }
 
     pub(super) fn text(&mut self, name: &'static str) -> Option<String> {
@@ -221,7 +261,7 @@ impl<'a> Section<'a> {
         if let RawValue::Text(text) = &node.value {
             return Some(text.clone());
         }
-        self.wrong(name, node, "text in quotes");
+        self.wrong(name, node, &ValueShape::Text);
         None
     }
 
@@ -243,7 +283,7 @@ impl<'a> Section<'a> {
             RawValue::Text(text) => return Some(vec![text.clone()]),
             RawValue::Array(items) => items,
             _ => {
-                self.wrong(name, node, "a list of texts");
+                self.wrong(name, node, &ValueShape::Texts);
                 return None;
             }
         };
@@ -279,7 +319,7 @@ impl<'a> Section<'a> {
         self.note(name, || ValueShape::Integers);
         let node = self.find(name)?;
         let RawValue::Array(items) = &node.value else {
-            self.wrong(name, node, "a list of whole numbers");
+            self.wrong(name, node, &ValueShape::Integers);
             return None;
         };
         Some(items.iter().filter_map(|item| self.integer_of(name, item, &range)).collect())
@@ -294,7 +334,7 @@ impl<'a> Section<'a> {
 
     pub(super) fn numbers_of(&mut self, name: &str, node: &RawNode, range: &impl RangeBounds<f64>) -> Option<Vec<f64>> {
         let RawValue::Array(items) = &node.value else {
-            self.wrong(name, node, "a list of numbers");
+            self.wrong(name, node, &ValueShape::Numbers);
             return None;
         };
         Some(items.iter().filter_map(|item| self.number_of(name, item, range)).collect())
@@ -323,7 +363,7 @@ impl<'a> Section<'a> {
         self.note(name, || ValueShape::of_names(names));
         let known = || names.iter().map(|(known, _)| (*known).to_owned()).collect::<Vec<_>>();
         let RawValue::Text(text) = &node.value else {
-            self.wrong(name, node, format!("one of: {}", known().join(", ")));
+            self.wrong(name, node, &ValueShape::of_names(names));
             return None;
         };
         let value = names.iter().find(|(known, _)| known == text).map(|(_, value)| *value);
@@ -335,10 +375,15 @@ impl<'a> Section<'a> {
         value
     }
 
-    /// The node of a key with a shape of its own.
-    pub(super) fn node(&mut self, name: &'static str) -> Option<&'a RawNode> {
-        self.note(name, || ValueShape::Other);
+    /// The node of a key that code of its own reads, and what that expects.
+    pub(super) fn node(&mut self, name: &'static str, expected: &'static str) -> Option<&'a RawNode> {
+        self.note(name, || ValueShape::Other(expected));
         self.find(name)
+    }
+
+    /// Makes a key known that is not read: whoever says why it is refused says so instead of "unknown".
+    pub(super) fn pass_over(&mut self, name: &'static str) {
+        let _passed = self.find(name);
     }
 
     /// Ends the section: unknown keys are mistakes. All mistakes of the section go to `errors`.
@@ -364,23 +409,5 @@ fn describe(value: &RawValue) -> String {
         RawValue::Time(time) => format!("the time {time}"),
         RawValue::Array(items) => format!("a list of {}", items.len()),
         RawValue::Table(_) => "a section".into(),
-    }
-}
-
-fn words(range: &impl RangeBounds<f64>) -> String {
-    let low = match range.start_bound() {
-        Bound::Included(low) => Some(format!("at least {low}")),
-        Bound::Excluded(low) => Some(format!("above {low}")),
-        Bound::Unbounded => None,
-    };
-    let high = match range.end_bound() {
-        Bound::Included(high) => Some(format!("at most {high}")),
-        Bound::Excluded(high) => Some(format!("below {high}")),
-        Bound::Unbounded => None,
-    };
-    match (low, high) {
-        (Some(low), Some(high)) => format!("{low} and {high}"),
-        (Some(one), None) | (None, Some(one)) => one,
-        (None, None) => "that is finite".into(),
     }
 }

@@ -253,7 +253,7 @@ pub(super) fn program(facts: &Facts) -> Result<PathBuf, Error> {
     let own = std::env::current_exe().ok().filter(|path| path.file_name().is_some_and(|name| name == "enn"));
     let beside =
         || facts.libtorch.worker().ok().map(|worker| worker.with_file_name("enn")).filter(|path| path.is_file());
-    own.or_else(beside).ok_or(Error::NoEnn)
+    own.or_else(beside).ok_or_else(|| Error::NoEnn { hint: facts.libtorch.installation().get_enn() })
 }
 
 /// Returns the task that trains a fold. The fold's directory is made like that of a run, so that every command finds it.

@@ -229,6 +229,7 @@ pub(super) fn tools(worker: WorkerSpec, facts: &Facts) -> Tools {
         environments: facts.cache_dir.join(ENVIRONMENTS),
         pythons: Pythons::new(facts.pythons()),
         enn: cv::program(facts).ok(),
+        get_enn: facts.libtorch.installation().get_enn(),
     }
 }
 

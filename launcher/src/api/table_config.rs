@@ -4,7 +4,7 @@ use crate::{Error, error::Usage, facts::Facts};
 use enn_common::{
     config::{
         ConfigError, Place, RawConfig, RunConfig,
-        data::{DataConfig, Layout, RowsLayout, SplitKind},
+        data::{DataConfig, Layout, RowsLayout, SourceFormat, SplitKind},
         error::ConfigErrorKind,
         raw::{RawEntry, RawNode, RawValue},
         resolve::{ALL_COLUMNS, MISSING_DEFAULT},
@@ -25,6 +25,8 @@ const EXCEPT: &str = "data.rows.except";
 pub struct TableOptions {
     /// Files that are one table, in this order.
     pub files: Vec<PathBuf>,
+    /// Format of all files; `None` decides by extension.
+    pub format: Option<SourceFormat>,
     /// Sheet of a workbook; `None` takes the first.
     pub sheet: Option<String>,
     pub choices: ColumnChoices,
@@ -54,7 +56,13 @@ pub fn config_of_table(options: &TableOptions, facts: &Facts) -> Result<TableCon
         regular::open(file)?;
     }
     let missing = missing_words();
-    let table = TableFiles { files: &files, format: None, sheet: options.sheet.as_deref(), missing: &missing };
+    let table = TableFiles {
+        files: &files,
+        format: options.format,
+        sheet: options.sheet.as_deref(),
+        missing: &missing,
+        missing_in_typed: &[],
+    };
     let sample = survey::sample(&table)?;
     if options.choices.targets.is_empty() {
         let path = options.files.first().cloned().unwrap_or_default();
@@ -66,6 +74,7 @@ pub fn config_of_table(options: &TableOptions, facts: &Facts) -> Result<TableCon
     let paths = DocumentPaths {
         name: &name,
         files: &written,
+        format: options.format,
         sheet: options.sheet.as_deref(),
         schema: options.schema.as_deref(),
         command: &options.command,
@@ -119,8 +128,13 @@ pub(super) fn takes_all(raw: &RawConfig) -> bool {
 pub(super) fn expand(raw: &mut RawConfig, config: &RunConfig) -> Result<Option<String>, Error> {
     let Some(data) = &config.data else { return Ok(None) };
     let Layout::Rows(rows) = &data.layout else { return Ok(None) };
-    let table =
-        TableFiles { files: &data.files, format: data.format, sheet: data.sheet.as_deref(), missing: &data.missing };
+    let table = TableFiles {
+        files: &data.files,
+        format: data.format,
+        sheet: data.sheet.as_deref(),
+        missing: &data.missing,
+        missing_in_typed: &data.missing,
+    };
     let sample = survey::sample(&table)?;
     let except = except_of(raw, &sample)?;
     let roles = roles(data, rows);

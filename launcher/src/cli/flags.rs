@@ -10,8 +10,8 @@ use crate::{
     torchrun,
 };
 use clap::Args;
-use enn_common::config::raw::RawValue;
-use enn_data::survey::{ColumnChoices, TargetTask};
+use enn_common::config::raw::{RawConfig, RawValue};
+use enn_data::survey::{ColumnChoices, FeatureChoice, TargetTask};
 use enn_process::run_dir;
 use enn_ui::runs::{Need, RunKind};
 use enn_ui::{Mode, shell_word};
@@ -57,6 +57,38 @@ pub(super) struct TableColumns {
     /// What to predict: regression or classification [default: by the values of the target]
     #[arg(long, value_name = "TASK", value_parser = names(&TargetTask::NAMES, &[]), hide_possible_values = true)]
     task: Option<TargetTask>,
+    /// Input; may be repeated. Without it: all columns that seem to be of use
+    ///
+    /// The name of a column, or a section of TOML that says more, such as '{ column = "shop", kind = "index", rows = 40 }'.
+    #[arg(long = "feature", value_name = "COLUMN", value_parser = feature)]
+    features: Vec<FeatureChoice>,
+    /// Column that is not used; may be repeated
+    #[arg(long, value_name = "COLUMN")]
+    exclude: Vec<String>,
+    /// Column of numbers that are categories; may be repeated
+    #[arg(long = "category", value_name = "COLUMN", conflicts_with_all = ["series", "horizon"])]
+    categories: Vec<String>,
+    /// Column with the weight of each row
+    #[arg(long, value_name = "COLUMN", conflicts_with_all = ["series", "horizon"])]
+    weight: Option<String>,
+    /// Column whose rows stay together when the table is split
+    #[arg(long, value_name = "COLUMN", conflicts_with_all = ["time", "series", "horizon"])]
+    group: Option<String>,
+}
+
+/// Parses an input: the name of a column, or a section of TOML with the key `column`.
+fn feature(text: &str) -> Result<FeatureChoice, String> {
+    if !text.trim_start().starts_with('{') {
+        return Ok(FeatureChoice { column: text.to_owned(), written: None });
+    }
+    let raw = RawConfig::parse(&format!("feature = {text}"), Path::new("--feature")).ok();
+    match raw.as_ref().and_then(|raw| raw.get("feature.column")).map(|node| &node.value) {
+        Some(RawValue::Text(column)) => Ok(FeatureChoice { column: column.clone(), written: Some(text.to_owned()) }),
+        _ => {
+            Err("expected the name of a column, or a section such as { column = \"a\", kind = \"category\" }"
+                .to_owned())
+        }
+    }
 }
 
 impl TableColumns {
@@ -67,6 +99,11 @@ impl TableColumns {
             series: self.series.clone(),
             horizon: self.horizon.and_then(|steps| usize::try_from(steps).ok()),
             task: self.task,
+            features: self.features.clone(),
+            exclude: self.exclude.clone(),
+            categories: self.categories.clone(),
+            weight: self.weight.clone(),
+            group: self.group.clone(),
         }
     }
 
@@ -78,6 +115,11 @@ impl TableColumns {
             ("--series", self.series.is_some()),
             ("--horizon", self.horizon.is_some()),
             ("--task", self.task.is_some()),
+            ("--feature", !self.features.is_empty()),
+            ("--exclude", !self.exclude.is_empty()),
+            ("--category", !self.categories.is_empty()),
+            ("--weight", self.weight.is_some()),
+            ("--group", self.group.is_some()),
         ];
         flags.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
     }
@@ -87,8 +129,19 @@ impl TableColumns {
         let mut words = vec![format!("enn {name}")];
         words.extend(tables.iter().map(|table| shell_word(table)));
         let word = |text: &str| shell_word(Path::new(text));
-        words.extend(self.target.iter().map(|column| format!("--target {}", word(column))));
-        let columns = [("--time", &self.time), ("--series", &self.series)];
+        let written = |feature: &FeatureChoice| feature.written.clone().unwrap_or_else(|| feature.column.clone());
+        let features: Vec<String> = self.features.iter().map(written).collect();
+        let lists = [
+            ("--target", &self.target),
+            ("--feature", &features),
+            ("--exclude", &self.exclude),
+            ("--category", &self.categories),
+        ];
+        for (flag, columns) in lists {
+            words.extend(columns.iter().map(|column| format!("{flag} {}", word(column))));
+        }
+        let columns =
+            [("--time", &self.time), ("--series", &self.series), ("--weight", &self.weight), ("--group", &self.group)];
         words.extend(
             columns.into_iter().filter_map(|(flag, column)| Some(format!("{flag} {}", word(column.as_ref()?)))),
         );

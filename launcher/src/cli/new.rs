@@ -6,10 +6,11 @@ use crate::{
     api::{self, TableOptions},
     error::Usage,
     facts::Facts,
+    names::names,
     schema,
 };
-use enn_common::fs::atomic;
-use enn_ui::message;
+use enn_common::{config::data::SourceFormat, fs::atomic};
+use enn_ui::{message, shell_word};
 use std::path::{Path, PathBuf};
 
 /// `--out` of standard output.
@@ -26,6 +27,15 @@ pub(super) struct Args {
     tables: Vec<PathBuf>,
     #[command(flatten)]
     columns: TableColumns,
+    /// Format of the files, if their names do not tell it: csv, parquet, arrow, npy, npz, safetensors or xlsx
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        value_parser = names(&SourceFormat::NAMES, &[]),
+        hide_possible_values = true,
+        help_heading = "Job"
+    )]
+    format: Option<SourceFormat>,
     /// Sheet of a workbook [default: the first]
     #[arg(long, value_name = "NAME", help_heading = "Job")]
     sheet: Option<String>,
@@ -51,15 +61,28 @@ impl Args {
             }
         }
     }
+
+    /// Returns the command line, for the document.
+    fn command(&self) -> String {
+        let mut command = self.columns.command("new", &self.tables);
+        if let Some(format) = self.format {
+            command += &format!(" --format {}", format.name());
+        }
+        if let Some(sheet) = &self.sheet {
+            command += &format!(" --sheet {}", shell_word(Path::new(sheet)));
+        }
+        command
+    }
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     let out = args.out().map(|out| facts.cwd.join(out));
     let options = TableOptions {
         files: args.tables.clone(),
+        format: args.format,
         sheet: args.sheet.clone(),
         choices: args.columns.choices(),
-        command: args.columns.command("new", &args.tables),
+        command: args.command(),
         base: Some(out.as_ref().and_then(|out| out.parent()).unwrap_or(&facts.cwd).to_owned()),
         schema: schema::address(facts),
     };
@@ -77,7 +100,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     let path = shown(&out, facts);
     let mut lines = made.proposal.summary();
     lines.push(format!("wrote {}", path.display()));
-    lines.push(format!("next: enn train {}", enn_ui::shell_word(&path)));
+    lines.push(format!("next: enn train {}", shell_word(&path)));
     output::text_line(&output::lines(&lines))
 }
 

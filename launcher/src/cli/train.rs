@@ -17,7 +17,7 @@ use enn_cluster::{
     supervise::{RunEnd, StopSignal},
 };
 use enn_common::{
-    config::{RunConfig, parent::ScalerChoice, raw::RawValue},
+    config::{RunConfig, data::SourceFormat, parent::ScalerChoice, raw::RawValue},
     exit::ExitCode,
 };
 use enn_data::{baselines::Effort, stage};
@@ -41,9 +41,9 @@ use std::{
 /// read from PET_<NAME>.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Configuration (TOML), or a table together with --target; may be left out with --resume RUN
+    /// Configuration (TOML), or a table together with --target, which may be several files; may be left out with --resume RUN
     #[arg(value_name = "CONFIG|TABLE", help_heading = "Job")]
-    config: Option<PathBuf>,
+    job: Vec<PathBuf>,
     #[command(flatten)]
     columns: TableColumns,
     /// Go on with a run: its directory, its name, the beginning of its name, its address, "latest", or "auto"
@@ -121,7 +121,7 @@ struct JobConfig {
 }
 
 impl JobConfig {
-    /// Reads the configuration at `path`, or makes one for the table there. Tells people what was guessed.
+    /// Reads the configuration at the path that is given, or makes one for the table there. Tells people what was guessed.
     fn read(args: &Args, path: &Path, overrides: &[Override], facts: &Facts) -> Result<Self, Error> {
         let is_shown = !matches!(args.show.mode(), Mode::Quiet | Mode::Json);
         let say = |line: &str| {
@@ -129,7 +129,13 @@ impl JobConfig {
                 message::print(line)
             }
         };
-        if !stage::is_data(path) {
+        let format = format(overrides);
+        // A name that tells no format is that of a table if columns are named, and that of a configuration otherwise.
+        let is_table = stage::is_data(path) || format.is_some() && args.columns.given().is_some();
+        if !is_table {
+            if let Some(second) = args.job.get(1) {
+                return Err(Error::Usage(Usage::SecondConfig { path: path.to_owned(), second: second.to_owned() }));
+            }
             if let Some(flag) = args.columns.given() {
                 return Err(Error::Usage(Usage::ColumnsOfConfig { flag, path: path.to_owned() }));
             }
@@ -137,10 +143,11 @@ impl JobConfig {
             loaded.columns.iter().for_each(|columns| say(columns));
             return Ok(Self { config: loaded.config, text: None });
         }
-        let files = vec![path.to_owned()];
+        let files = args.job.clone();
         let options = TableOptions {
             command: args.columns.command("train", &files),
             files,
+            format,
             sheet: sheet(overrides),
             choices: args.columns.choices(),
             base: None,
@@ -153,6 +160,12 @@ impl JobConfig {
         let loaded = api::parse_config(&made.text, path, overrides, facts)?;
         Ok(Self { config: loaded.config, text: Some(made.text) })
     }
+}
+
+/// Returns the format of files that an override chooses.
+fn format(overrides: &[Override]) -> Option<SourceFormat> {
+    let name = overrides.iter().rev().find_map(|one| one.text_of("data.format"))?;
+    SourceFormat::NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| *format)
 }
 
 /// Returns the sheet of a workbook that an override chooses.
@@ -184,10 +197,10 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
     if args.profile {
         overrides.push(Override::Flag("train.profile", RawValue::Bool(true), "--profile".to_owned()));
     }
-    if let (None, Some(flag)) = (&args.config, args.columns.given()) {
+    if let (None, Some(flag)) = (args.job.first(), args.columns.given()) {
         return Err(Error::Usage(Usage::ColumnsOfNothing { flag }));
     }
-    let (JobConfig { config, text }, resume) = match (&args.config, args.resume.as_deref()) {
+    let (JobConfig { config, text }, resume) = match (args.job.first(), args.resume.as_deref()) {
         (None, None) => return Err(Error::Usage(Usage::NothingToTrain)),
         (None, Some("auto")) => return Err(Error::Usage(Usage::AutoWithoutConfig)),
         (None, Some(reference)) => {

@@ -34,6 +34,8 @@ pub struct Tools {
     pub pythons: Pythons,
     /// This program, which runs crash-prone libraries in a process of its own; `None` in another program without it.
     pub enn: Option<PathBuf>,
+    /// How to get this program, for a hint.
+    pub get_enn: String,
 }
 
 /// Program that is started when no Python was found, so that the system reports the error.
@@ -143,7 +145,7 @@ impl Tools {
             return Err(ExportError::Unavailable {
                 what: "the program enn",
                 why: "it was found neither here nor beside enn-worker".to_owned(),
-                hint: "`make build` builds both".to_owned(),
+                hint: self.get_enn.clone(),
             });
         };
         Ok(Box::new(whose.start(self.runtime(enn, whose, library), path, ports.clone(), scratch, runs())?))

@@ -1,27 +1,12 @@
-//! The keys of a configuration: type and bounds as the reader of configurations enforces them, defaults as it fills them in,
-//! descriptions from the pages.
-//!
-//! The reader is asked: a key that does not exist makes it list all keys of the section, and a value of a wrong type makes it say what it
-//! expects. So there is no second list of keys that could be wrong.
+//! The keys of a configuration: type and bounds as the reader of configurations declares them, defaults as it fills them in.
 
-use super::pages::{DATA, Description, EmbeddedPage, FAULTS, TRAINING};
 use enn_common::config::{
-    self, Facts, RawConfig,
-    error::ConfigErrorKind,
+    key_list,
     model::ModelConfig,
+    shape::{KeyShape, ValueShape},
     train::{ClusterConfig, TrainConfig},
 };
-use serde_json::Value;
-use std::path::{Path, PathBuf};
-
-/// A key that no section has.
-const ABSENT: &str = "absent-key";
-/// A value that no key takes.
-const MISFIT: &str = "1979-05-27";
-/// The words with which the reader expects a section.
-const SECTION: &str = "a section";
-/// Sections within each other at most.
-const DEPTH_MAX: usize = 4;
+use serde_json::{Value, json};
 
 /// A key of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,97 +17,68 @@ pub(crate) struct ConfigKey {
     pub(crate) expected: String,
     /// The default as TOML writes it; `None` where there is none, or where it depends on other keys.
     pub(crate) default: Option<String>,
+    /// The list of sections of whose items it is a key.
+    pub(crate) list: Option<String>,
 }
 
-/// Returns all keys, in the order in which the reader reads them.
+/// Returns all keys but those of sections themselves, by section in the order in which the reader reads them.
 pub(crate) fn all() -> Vec<ConfigKey> {
-    let mut keys = Vec::new();
-    collect("", 0, &defaults(), &mut keys);
-    keys
-}
-
-/// Returns what the pages tell of a key.
-pub(crate) fn description(key: &ConfigKey) -> Option<Description> {
-    let pages: &[EmbeddedPage] = match key.name.split('.').next().unwrap_or_default() {
-        "data" => &[DATA, TRAINING],
-        "cluster" => &[FAULTS, TRAINING],
-        "train" => &[TRAINING, FAULTS],
-        "model" | "kernels" => &[TRAINING, FAULTS],
-        _ => &[DATA, TRAINING],
-    };
-    // A table of any page says more than a paragraph of the first.
-    pages
-        .iter()
-        .find_map(|page| page.row_of(&key.name))
-        .or_else(|| pages.iter().find_map(|page| page.description(&key.name)))
-}
-
-/// Appends the keys of a section.
-fn collect(section: &str, depth: usize, defaults: &Value, keys: &mut Vec<ConfigKey>) {
-    let join = |name: &str| if section.is_empty() { name.to_owned() } else { format!("{section}.{name}") };
-    for name in names(section) {
-        let name = join(&name);
-        let Some(expected) = expected(&name) else { continue };
-        let below = keys.len();
-        if expected == SECTION && depth < DEPTH_MAX {
-            collect(&name, depth + 1, defaults, keys);
-        }
-        // A section whose keys users choose has no key that the reader could name.
-        if keys.len() == below {
-            let default = default(&name, defaults);
-            keys.push(ConfigKey { name, expected, default });
+    let mut found: Vec<(String, Vec<KeyShape>)> = Vec::new();
+    for key in key_list::keys().into_iter().filter(|key| key.shape != ValueShape::Section) {
+        match found.iter_mut().find(|(name, _)| *name == key.path) {
+            Some((_, shapes)) => shapes.push(key),
+            None => found.push((key.path.clone(), vec![key])),
         }
     }
-}
-
-/// Asks the reader for the names of a section's keys.
-fn names(section: &str) -> Vec<String> {
-    let key = if section.is_empty() { ABSENT.to_owned() } else { format!("{section}.{ABSENT}") };
-    let known = |kind| match kind {
-        ConfigErrorKind::UnknownKey { known, .. } => Some(known),
-        _ => None,
+    let section = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    let order: Vec<String> = found.iter().map(|(name, _)| section(name)).collect();
+    found.sort_by_key(|(name, _)| order.iter().position(|known| *known == section(name)));
+    let defaults = defaults();
+    // Where a key has keys below it and is no section, these are the keys of the items of a list.
+    let names: Vec<String> = found.iter().map(|(name, _)| name.clone()).collect();
+    let list = |name: &str| name.rsplit_once('.').map(|(list, _)| list.to_owned()).filter(|list| names.contains(list));
+    let key = |(name, shapes): (String, Vec<KeyShape>)| ConfigKey {
+        expected: expected(&shapes),
+        default: default(&name, &shapes, &defaults).map(|value| value.to_string()),
+        list: list(&name),
+        name,
     };
-    ask(&key).and_then(known).unwrap_or_default()
+    found.into_iter().map(key).collect()
 }
 
-/// Asks the reader what it expects as the value of a key.
-fn expected(key: &str) -> Option<String> {
-    match ask(key)? {
-        ConfigErrorKind::Type { expected, .. } | ConfigErrorKind::Range { expected, .. } => Some(expected),
-        ConfigErrorKind::UnknownName { known, .. } => Some(format!("one of: {}", known.join(", "))),
-        _ => None,
-    }
-}
-
-/// Returns the mistake that the reader finds in a value that no key takes.
-fn ask(key: &str) -> Option<ConfigErrorKind> {
-    let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
-    let head = if section.is_empty() { String::new() } else { format!("[{section}]\n") };
-    let raw = RawConfig::parse(&format!("{head}{name} = {MISFIT}\n"), Path::new("/asked.toml")).ok()?;
-    let errors = config::resolve(&raw, &facts()).err()?;
-    errors.into_iter().find(|error| error.key == key).map(|error| error.kind)
-}
-
-fn facts() -> Facts {
-    Facts { cores: 1, gpus: 0, cuda_worker: false, cwd: PathBuf::from("/") }
+/// Says what a key takes that is read in one of these shapes.
+fn expected(shapes: &[KeyShape]) -> String {
+    let is_own = |key: &&KeyShape| matches!(key.shape, ValueShape::Other(_));
+    let (own, common): (Vec<_>, Vec<_>) = shapes.iter().partition(is_own);
+    // The code of a key's own says something only where the forms that it takes are not declared.
+    let told = if common.is_empty() { own } else { common };
+    told.iter().map(|key| key.shape.to_string()).collect::<Vec<_>>().join(", or ")
 }
 
 /// Returns the values of sections in which nothing is set.
 fn defaults() -> Value {
-    let mut defaults = serde_json::json!({
-        "name": "run", "seed": 0, "train": TrainConfig::default(), "model": ModelConfig::default(), "cluster": ClusterConfig::default(),
-    });
-    // The reader takes true if train.lr is not set.
-    defaults["train"]["rate_by_rows"] = Value::Null;
-    defaults
+    json!({ "name": "run", "train": TrainConfig::default(), "model": ModelConfig::default(), "cluster": ClusterConfig::default() })
 }
 
-fn default(key: &str, defaults: &Value) -> Option<String> {
-    let found = defaults.pointer(&format!("/{}", key.replace('.', "/")))?;
-    match found {
-        Value::Null | Value::Object(_) => None,
-        value => Some(value.to_string()),
+fn default(name: &str, shapes: &[KeyShape], defaults: &Value) -> Option<Value> {
+    if let [key] = shapes {
+        match key.shape {
+            _ if key.is_required => return None,
+            ValueShape::Integer { default, .. } => return default.map(Value::from),
+            ValueShape::Number { default, .. } => return default.map(Value::from),
+            ValueShape::Truth(default) => return default.map(Value::from),
+            _ => {}
+        }
     }
+    let filled_in = defaults.pointer(&format!("/{}", name.replace('.', "/"))).filter(|value| !value.is_null());
+    let is_of_names = |value: &Value| {
+        shapes.iter().all(|key| match (&key.shape, value) {
+            // A name of an older version is not shown.
+            (ValueShape::Name(names), Value::String(text)) => names.contains(text),
+            _ => true,
+        })
+    };
+    filled_in.cloned().filter(is_of_names)
 }
 
 #[cfg(test)]
@@ -133,24 +89,30 @@ mod tests {
     fn keys_are_those_of_the_reader_with_type_bounds_and_default() {
         let keys = all();
         let of = |name: &str| keys.iter().find(|key| key.name == name).unwrap_or_else(|| panic!("no key {name}"));
+        let default = |name: &str| of(name).default.as_deref();
         assert_eq!(of("train.epochs").expected, "a whole number from 0 to 10000000");
-        assert_eq!(of("train.epochs").default.as_deref(), Some("0"));
-        assert_eq!(of("train.lr").default.as_deref(), Some("0.001"));
+        assert_eq!(default("train.epochs"), Some("0"));
+        assert_eq!(default("train.lr"), Some("0.001"));
+        assert_eq!(default("train.loss"), Some("\"huber\""));
+        assert_eq!(default("model.mixer"), None, "its default has another name now");
+        assert_eq!(default("model.by_rows"), None, "it depends on the sizes");
+        assert_eq!(default("data.windows.history"), Some("1"));
+        assert_eq!(default("data.windows.steps"), None, "it is required");
         assert_eq!(of("train.deterministic").expected, "true or false");
+        assert_eq!(of("model.tasks.mode").list.as_deref(), Some("model.tasks"));
+        assert_eq!((of("data.split.kind").list.as_deref(), default("train.poisoned_rows_max")), (None, None));
         assert!(of("train.loss").expected.starts_with("one of: "));
         assert_eq!(of("data.windows.history").expected, "a whole number from 1 to 65536");
+        assert_eq!(of("data.windows.calendar").expected, "one of: day_of_year, weekday, hour, trend");
+        assert_eq!(of("cluster.nproc_per_node").expected, "a whole number from 1 to 1024, or one of: auto, gpu, cpu");
+        assert!(of("data.rows.features").expected.contains("column names"));
+        assert_eq!(of("data.rows.features.kind").expected, "one of: number, category, index, labels, time");
         assert!(of("cluster.policy").expected.contains("reform"));
-        assert!(keys.len() > 90, "{} keys", keys.len());
-    }
-
-    #[test]
-    fn every_key_is_described() {
-        let missing: Vec<String> =
-            all().into_iter().filter(|key| description(key).is_none()).map(|key| key.name).collect();
-        assert!(missing.is_empty(), "{missing:?}");
-        let epochs = all().into_iter().find(|key| key.name == "train.epochs").unwrap();
-        assert!(description(&epochs).unwrap().text.starts_with("passes over the training rows"));
-        let history = all().into_iter().find(|key| key.name == "data.windows.history").unwrap();
-        assert_eq!(description(&history).unwrap().default, "1");
+        assert!(keys.len() > 110, "{} keys", keys.len());
+        let places: Vec<usize> = ["data.files", "data.windows.steps", "train.lr", "cluster.spares"]
+            .iter()
+            .map(|name| keys.iter().position(|key| key.name == *name).unwrap())
+            .collect();
+        assert!(places.is_sorted(), "{places:?}");
     }
 }

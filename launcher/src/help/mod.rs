@@ -1,8 +1,9 @@
 //! `enn help`: topics and keys of the configuration, told by the pages (.md) of the repository, which are in the program.
 //!
-//! `topics` is the list of topics, `pages` finds sections and descriptions, `markdown` draws them for a terminal, and `keys` asks the
-//! reader of configurations for its keys. **Invariant:** there is no second text: what help says is what the pages say.
+//! `topics` is the list of topics, `pages` finds sections, `key_texts` reads the rows about keys, `markdown` draws them for a terminal, and
+//! `keys` is the list of keys. **Invariant:** there is no second text: what help says is what the pages say.
 
+pub(crate) mod key_texts;
 mod keys;
 pub(crate) mod markdown;
 mod pages;
@@ -10,6 +11,7 @@ mod topics;
 
 use crate::doctor::variables::{OF_TORCHRUN, VARIABLES};
 use enn_common::{config::error::nearest, exit::ExitCode};
+use key_texts::KeyTexts;
 use keys::ConfigKey;
 use topics::{TOPICS, Topic, TopicText};
 
@@ -137,8 +139,9 @@ fn key_list(title: &str, keys: &[&ConfigKey]) -> String {
 
 fn of_key(key: &ConfigKey) -> String {
     let mut text = format!("## {}\n\n- value: {}\n", key.name, key.expected);
-    let description = keys::description(key);
-    let default_of_page = description.as_ref().map_or("", |of| of.default.as_str());
+    let texts = KeyTexts::read();
+    let description = texts.of(&key.name);
+    let default_of_page = description.map_or("", |of| of.default.as_str());
     match (&key.default, default_of_page) {
         (None, "") => {}
         (Some(default), "") => text.push_str(&format!("- default: {default}\n")),
@@ -149,7 +152,10 @@ fn of_key(key: &ConfigKey) -> String {
     }
     let (section, last) = key.name.rsplit_once('.').unwrap_or(("", &key.name));
     let place = if section.is_empty() { "at the top of the file".to_owned() } else { format!("in `[{section}]`") };
-    text.push_str(&format!("- written: `{last} = …` {place}, or `--set {}=…`\n", key.name));
+    text.push_str(&match &key.list {
+        Some(list) => format!("- written: `{last} = …` in an item of `{list}`\n"),
+        None => format!("- written: `{last} = …` {place}, or `--set {}=…`\n", key.name),
+    });
     if let Some(description) = description {
         text.push_str(&format!("\n{}\n\nMore: {}\n", description.text, description.page));
     }

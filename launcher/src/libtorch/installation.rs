@@ -39,6 +39,16 @@ impl Installation {
         Self::Package { python: python.into(), beside: beside.map(PathBuf::from) }
     }
 
+    /// Returns how to get the program enn, which fits after `hint: `.
+    pub fn get_enn(&self) -> String {
+        match self {
+            Self::Checkout => "`make build` builds both".to_owned(),
+            Self::Package { python, beside } => {
+                format!("`{} -m pip install enn-run=={VERSION}`", beside.as_ref().unwrap_or(python).display())
+            }
+        }
+    }
+
     /// Returns how to get an enn-worker, which fits after `hint: `.
     pub fn get_worker(&self) -> String {
         match self {
@@ -136,6 +146,7 @@ mod tests {
         assert_eq!(installation, Installation::package("/usr/bin/python3", Some(&beside)));
         let all = |installation: &Installation| {
             [
+                installation.get_enn(),
                 installation.get_worker(),
                 installation.get_libtorch("2.11"),
                 installation.get_cuda_worker(),

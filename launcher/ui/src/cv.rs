@@ -7,6 +7,7 @@ use super::{
 use enn_common::artifact::{
     cv::{CvRecord, FoldState, MODEL, Spread},
     evaluation::Evaluation,
+    ranking::best_baseline,
 };
 use std::fmt::Write;
 
@@ -18,12 +19,10 @@ pub fn line(record: &CvRecord, fold: usize) -> String {
         FoldState::Pending => format!("{place}: not trained to the end"),
         FoldState::Failed { cause } => format!("{place} FAILED: {cause}"),
         FoldState::Done => {
-            let best = found.errors.iter().filter(|(name, _)| *name != MODEL);
-            let best = best.min_by(|a, b| a.1.judged().total_cmp(&b.1.judged()));
             let ours = found.errors.get(MODEL);
             let ours = ours.map_or_else(|| format::ABSENT.to_owned(), |one| format::judged(one, &record.units));
-            let beside = best.map_or_else(String::new, |(name, metrics)| {
-                format!(", {} {}", format::label(name), format::measure(metrics.judged()))
+            let beside = best_baseline(&found.errors).map_or_else(String::new, |best| {
+                format!(", {} {}", format::label(best.name), format::measure(best.judged()))
             });
             format!("{place}: {ours}{beside}; {:.1} s", found.seconds)
         }

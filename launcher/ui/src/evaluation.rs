@@ -6,7 +6,10 @@ use super::{
     format::{self, aligned, errors_in, marked},
 };
 use enn_common::{
-    artifact::evaluation::{Evaluation, EvaluationPart, MODEL},
+    artifact::{
+        evaluation::{Evaluation, EvaluationPart, MODEL},
+        ranking::ranked,
+    },
     metrics::{self, Measure, Metrics},
 };
 use std::fmt::Write;
@@ -47,15 +50,12 @@ pub(super) fn details(text: &mut String, evaluation: &Evaluation) {
 }
 
 fn contenders(evaluation: &Evaluation) -> String {
-    let mut all: Vec<(&String, &Metrics)> = evaluation.all.errors.iter().collect();
-    all.sort_by(|a, b| a.1.judged().total_cmp(&b.1.judged()));
     let columns = format::columns(measure(evaluation));
     let mut rows = vec![vec![errors_in(&evaluation.units)]];
     rows[0].extend(columns.iter().map(|(name, _)| (*name).to_owned()));
-    for (name, metrics) in all {
-        rows.push(
-            [vec![marked(name, name == MODEL)], columns.map(|(_, of)| format::measure(of(metrics))).to_vec()].concat(),
-        );
+    for one in ranked(&evaluation.all.errors) {
+        let name = marked(one.name, one.name == MODEL);
+        rows.push([vec![name], columns.map(|(_, of)| format::measure(of(one.metrics))).to_vec()].concat());
     }
     aligned(&rows)
 }

@@ -10,6 +10,7 @@ use super::{
     run_status::any_program,
 };
 use enn_common::{
+    artifact::ranking::ranked,
     event::{EpochReport, Event, EventKind},
     exit::ExitCode,
     metrics::Metrics,
@@ -310,11 +311,10 @@ pub fn cleaning(report: &CleaningReport) -> Option<String> {
 }
 
 fn baselines(name: &str, split: &BTreeMap<String, BTreeMap<String, Metrics>>, unit: &str) -> Option<EventLine> {
-    let mut all: Vec<_> = split.get(name)?.iter().collect();
-    all.sort_by(|a, b| a.1.judged().total_cmp(&b.1.judged()));
-    let measure = all.first()?.1.measure();
+    let all = ranked(split.get(name)?);
+    let measure = all.first()?.metrics.measure();
     let all: Vec<String> =
-        all.iter().map(|(n, b)| format!("{} {}", format::label(n), format::measure(b.judged()))).collect();
+        all.iter().map(|one| format!("{} {}", format::label(one.name), format::measure(one.judged()))).collect();
     let text = format!("baselines, {name} {}: {} {}", measure.name(), all.join(", "), measure.unit(unit));
     (!all.is_empty()).then(|| EventLine { level: LineLevel::Notable, text: text.trim_end().to_owned() })
 }

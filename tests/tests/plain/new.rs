@@ -116,6 +116,21 @@ fn targets_that_are_missing_or_misspelt_are_named_with_the_nearest() {
 }
 
 #[test]
+fn a_table_whose_name_tells_no_format_is_read_in_the_one_that_is_given() {
+    let desk = Desk::new();
+    desk.write("shop.2024", &shop());
+    desk.refused(&["new", "shop.2024", "--target", "price"], &["the extension does not name a format", "--format"]);
+    let said = desk.say(&["new", "shop.2024", "--format", "csv", "--target", "price"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let text = desk.read("shop.toml");
+    assert!(text.contains("format = \"csv\"") && text.contains("--target price --format csv`"), "{text}");
+    assert_eq!(desk.say(&["stage", "shop.toml", "--quiet"]).code, 0);
+    desk.refused(&["train", "shop.2024", "--target", "price"], &["--set data.format=csv"]);
+    let format = ["train", "shop.2024", "--target", "prise", "--set", "data.format=csv"];
+    desk.refused(&format, &["did you mean \"price\""]);
+}
+
+#[test]
 fn all_columns_are_those_of_the_table_but_the_excepted() {
     let desk = Desk::new();
     desk.write("shop.csv", &shop());

@@ -169,7 +169,10 @@ pub(super) fn named_device(name: &str, local_rank: u32) -> Result<Device, Sessio
     let wrong = |expected| SessionError::Device { found: name.to_owned(), expected };
     match name {
         "cpu" => Ok(Device::Cpu),
-        "cuda" if !cfg!(feature = "cuda") => Err(wrong("cpu (this program was built without CUDA: `make cuda`)")),
+        // How to get another worker depends on how this one was installed, which the launcher knows.
+        "cuda" if !cfg!(feature = "cuda") => {
+            Err(wrong("cpu (this enn-worker was built without CUDA; `enn doctor` says how to get one with it)"))
+        }
         "cuda" if i64::from(local_rank) >= tch::Cuda::device_count() => {
             Err(wrong("a CUDA device for every worker of the node (start fewer workers)"))
         }

@@ -3,13 +3,14 @@
 use crate::config::{
     data::{
         ArraysLayout, Calendar, ColumnRange, DataConfig, DataSource, DuplicatePolicy, Feature, FeatureKind, Index,
-        Labels, Layout, Outside, RowsLayout, SplitConfig, SplitKind, TargetMask, WindowsLayout,
+        Labels, Layout, Outside, RowsLayout, SourceFormat, SplitConfig, SplitKind, TargetMask, WindowsLayout,
     },
     error::{ConfigError, ConfigErrorKind, Place},
     facts::Facts,
     names,
     raw::{RawEntry, RawNode, RawValue},
     section::Section,
+    shape::ValueShape,
 };
 use std::{
     collections::BTreeMap,
@@ -24,6 +25,11 @@ const KINDS: &[(&str, FeatureKind)] = &[
     ("labels", FeatureKind::Labels(Labels { separator: ';', empty_is_missing: false })),
     ("time", FeatureKind::Time),
 ];
+/// What keys with code of their own expect.
+const SOURCES: &str = "a list of sections, [[data.sources]]";
+const RANGES: &str = "a section with a pair of numbers for each column, or a list of sections, [[data.ranges]]";
+const FEATURE: &str = "a column name, or a section with column and kind";
+const FEATURES: &str = "a list of column names and of sections with column and kind, or \"*\"";
 /// Meaning of an empty cell of labels, and whether that is missing.
 const EMPTIES: &[(&str, bool)] = &[("none", false), ("missing", true)];
 /// How categories are read, and whether that is as one-hot columns.
@@ -67,7 +73,7 @@ pub(super) fn resolve(
 ) -> Option<DataConfig> {
     let s = &mut section;
     let (files, sources) = sources(s, facts);
-    let format = s.name("format", &names::all());
+    let format = s.name("format", &SourceFormat::NAMES);
     let sheet = s.text("sheet");
     let missing = missing(s);
     let duplicates = s.name("duplicates", &names::all());
@@ -151,7 +157,7 @@ fn input_units(s: &mut Section<'_>, layout: Option<&Layout>) -> BTreeMap<String,
 /// `mask = "finite" | "none" | "value"`, the last with `mask_value`.
 fn mask(s: &mut Section<'_>) -> TargetMask {
     let has = s.has("mask_value");
-    let value = s.number("mask_value", .., 0.0);
+    let value = s.number_if("mask_value", ..).unwrap_or(0.0);
     let mask = s.name("mask", MASKS).unwrap_or_default();
     match (mask, has) {
         (TargetMask::Value(_), true) => return TargetMask::Value(value),
@@ -166,12 +172,12 @@ fn mask(s: &mut Section<'_>) -> TargetMask {
 
 /// `[[data.sources]]` with `name`, `files` and perhaps `weight`, or `files` alone.
 fn sources(s: &mut Section<'_>, facts: &Facts) -> (Vec<PathBuf>, Vec<DataSource>) {
-    let Some(node) = s.node("sources") else { return (files(s, facts), Vec::new()) };
+    let Some(node) = s.node("sources", SOURCES) else { return (files(s, facts), Vec::new()) };
     if s.texts("files").is_some() {
         s.error_at("files", ConfigErrorKind::FilesAndSources);
     }
     let RawValue::Array(items) = &node.value else {
-        s.wrong("sources", node, "a list of sections, [[data.sources]]");
+        s.wrong("sources", node, &ValueShape::Other(SOURCES));
         return (Vec::new(), Vec::new());
     };
     if !(1..=SOURCES_MAX).contains(&items.len()) {
@@ -216,7 +222,7 @@ fn files(s: &mut Section<'_>, facts: &Facts) -> Vec<PathBuf> {
 
 /// `[data.ranges]` with `column = [low, high]`, or `[[data.ranges]]` with `column`, `low` and `high`.
 fn ranges(s: &mut Section<'_>) -> Vec<ColumnRange> {
-    let ranges: Vec<_> = match s.node("ranges").map(|node| &node.value) {
+    let ranges: Vec<_> = match s.node("ranges", RANGES).map(|node| &node.value) {
         None => Vec::new(),
         Some(RawValue::Array(items)) => items.iter().filter_map(|item| range_section(s, item)).collect(),
         Some(_) => s.free("ranges").iter().filter_map(|entry| range_pair(s, entry)).collect(),
@@ -307,13 +313,13 @@ fn rows_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> RowsL
 
 /// Whether the inputs are all columns of the table: `features = "*"`.
 fn takes_all(s: &mut Section<'_>) -> bool {
-    matches!(s.node("features").map(|node| &node.value), Some(RawValue::Text(text)) if text == ALL_COLUMNS)
+    matches!(s.node("features", FEATURES).map(|node| &node.value), Some(RawValue::Text(text)) if text == ALL_COLUMNS)
 }
 
 /// `features = ["a", { column = "b", kind = "category" }]`.
 fn features(s: &mut Section<'_>) -> Vec<Feature> {
     let name = "features";
-    let Some(node) = s.node(name) else {
+    let Some(node) = s.node(name, FEATURES) else {
         s.error_at(name, ConfigErrorKind::Missing("a list of column names"));
         return Vec::new();
     };
@@ -326,7 +332,7 @@ fn features(s: &mut Section<'_>) -> Vec<Feature> {
         match &item.value {
             RawValue::Text(column) => features.push(Feature::new(column, FeatureKind::Number)),
             RawValue::Table(_) => features.push(feature(s, item)),
-            _ => s.wrong(name, item, "a column name, or a section with column and kind"),
+            _ => s.wrong(name, item, &ValueShape::Other(FEATURE)),
         }
     }
     if items.is_empty() {
@@ -393,7 +399,7 @@ fn windows_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> Wi
     let entity = s.text_required("entity", "the column that names the entity");
     let time = s.text_required("time", "the column with the time stamp");
     let target = s.text_required("target", "the column to predict");
-    let calendar = match s.node("calendar") {
+    let calendar = match s.node("calendar", "a list of names") {
         None => vec![Calendar::DayOfYear, Calendar::Weekday],
         Some(node) => node.items().iter().filter_map(|item| s.name_of("calendar", item, &names::all())).collect(),
     };
@@ -401,15 +407,12 @@ fn windows_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> Wi
     let circular = s.texts("circular").unwrap_or_default();
     s.distinct("inputs", inputs.iter().map(String::as_str));
     s.distinct("circular", circular.iter().map(String::as_str));
-    if !s.has("steps") {
-        s.error_at("steps", ConfigErrorKind::Missing("the number of steps per sample, e.g. 24 for a day of hours"));
-    }
     let layout = WindowsLayout {
         entity,
         time,
         time_offset_s: s.integer("time_offset_s", -14 * 3600..=14 * 3600, 0),
         step_s: s.integer("step_s", 1..=YEAR_S, 3600),
-        steps: s.integer("steps", 1..=1 << 20, 24),
+        steps: s.integer_required("steps", 1..=1 << 20, "the number of steps per sample, e.g. 24 for a day of hours"),
         history: s.integer("history", 1..=1 << 16, 1),
         inputs,
         circular,
@@ -417,7 +420,6 @@ fn windows_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> Wi
         calendar,
         target_valid_min: s.number("target_valid_min", 0.0..=1.0, 0.5),
     };
-    s.note_required("steps");
     section.finish(errors);
     layout
 }

@@ -5,6 +5,7 @@ use crate::config::{
     error::ConfigErrorKind,
     raw::{RawEntry, RawValue},
     section::Section,
+    shape::ValueShape,
 };
 use std::collections::BTreeMap;
 
@@ -26,7 +27,7 @@ fn order(root: &mut Section<'_>, entry: &RawEntry) -> Option<Vec<String>> {
         match &node.value {
             RawValue::Text(name) if !names.contains(name) => names.push(name.clone()),
             RawValue::Text(name) => root.error(&key, node.place.clone(), ConfigErrorKind::Repeated(name.clone())),
-            _ => root.wrong(&key, node, "the name of a kernel, or a list of names"),
+            _ => root.wrong(&key, node, &ValueShape::Other("the name of a kernel, or a list of names")),
         }
     }
     Some(names)

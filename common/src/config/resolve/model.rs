@@ -15,7 +15,7 @@ const PATCH_AXES_MAX: usize = 8;
 /// Whether sizes follow the rows: as said, or where nothing else is.
 fn by_rows(s: &mut Section<'_>) -> bool {
     let unsaid = !SIZE_KEYS.iter().any(|key| s.has(key));
-    s.truth("by_rows", unsaid)
+    s.truth_if("by_rows").unwrap_or(unsaid)
 }
 
 /// Of width and heads the one that is not said fits the other: as many heads as divide the width, or the next width that they divide.

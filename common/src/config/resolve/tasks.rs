@@ -7,15 +7,17 @@ use crate::config::{
     names,
     raw::{RawNode, RawValue},
     section::Section,
+    shape::ValueShape,
 };
 
 const TASKS_MAX: usize = 256;
+const TASKS: &str = "a list of sections, each written as [[model.tasks]]";
 /// Keys that only a template has.
 const OF_TEMPLATES: [&str; 5] = ["mode", "depth", "tokens", "mixer", "model"];
 
 /// The tasks of `model`, whose other keys are read. With `whole` a model can be built from them; else they are under way to it.
 pub(super) fn resolve(s: &mut Section<'_>, model: &ModelConfig, whole: bool) -> Forest {
-    let tasks = match s.node("tasks") {
+    let tasks = match s.node("tasks", TASKS) {
         None => Vec::new(),
         Some(RawNode { value: RawValue::Array(items), .. }) if items.len() <= TASKS_MAX => {
             items.iter().map(|item| task(s, item, model)).collect()
@@ -25,7 +27,7 @@ pub(super) fn resolve(s: &mut Section<'_>, model: &ModelConfig, whole: bool) -> 
             return Forest::default();
         }
         Some(other) => {
-            s.wrong("tasks", other, "a list of sections, each written as [[model.tasks]]");
+            s.wrong("tasks", other, &ValueShape::Other(TASKS));
             return Forest::default();
         }
     };
@@ -54,9 +56,7 @@ fn task(s: &mut Section<'_>, node: &RawNode, model: &ModelConfig) -> Task {
             if let Some(key) = OF_TEMPLATES.into_iter().find(|key| t.has(key)) {
                 t.error_at(key, ConfigErrorKind::OfTemplate);
             }
-            for key in OF_TEMPLATES {
-                let _known = t.node(key);
-            }
+            OF_TEMPLATES.into_iter().for_each(|key| t.pass_over(key));
             Part::Fuser { reduction }
         }
         None => {

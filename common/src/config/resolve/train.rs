@@ -70,7 +70,7 @@ pub(super) fn resolve(mut section: Section<'_>, loss: Loss, errors: &mut Vec<Con
         capture_collectives: s.truth("capture_collectives", false),
         profile: s.truth("profile", false),
         ledger: s.truth("ledger", false),
-        poisoned_rows_max: s.has("poisoned_rows_max").then(|| s.integer("poisoned_rows_max", 0..=1 << 40, 0)),
+        poisoned_rows_max: s.integer_if("poisoned_rows_max", 0..=1 << 40),
         bucket_mib: s.number("bucket_mib", 1e-3..=1e6, BUCKET_MIB),
         strategy: s.name("strategy", &names::all()).unwrap_or(Strategy::Auto),
         recompute: s.name("recompute", &names::all()).unwrap_or(Recompute::Auto),
@@ -94,7 +94,7 @@ pub(super) fn resolve(mut section: Section<'_>, loss: Loss, errors: &mut Vec<Con
 /// Whether the learning rate follows the rows: as a run's own file says, or where none is named.
 fn rate_by_rows(s: &mut Section<'_>) -> bool {
     let unsaid = !s.has("lr");
-    s.truth("rate_by_rows", unsaid)
+    s.truth_if("rate_by_rows").unwrap_or(unsaid)
 }
 
 /// Rising levels within (0, 1), the median among them.
@@ -110,7 +110,7 @@ fn levels(s: &mut Section<'_>) -> Option<Vec<f64>> {
 /// A number per cell, or a list per axis of the grid.
 fn cell_weights(s: &mut Section<'_>) -> CellWeights {
     let key = "cell_weights";
-    let Some(node) = s.node(key) else { return CellWeights::Equal };
+    let Some(node) = s.node(key, "a list of numbers, or a list of such lists") else { return CellWeights::Equal };
     let weight = 0.0..=CELL_WEIGHT_MAX;
     let lists = |node: &RawNode| matches!(&node.value, RawValue::Array(items) if items.iter().any(is_list));
     let weights = if lists(node) {
@@ -207,7 +207,7 @@ fn workers_min(s: &mut Section<'_>, workers: u32) -> u32 {
 }
 
 fn nproc(s: &mut Section<'_>) -> Nproc {
-    match s.node("nproc_per_node") {
+    match s.node("nproc_per_node", "a number or a name") {
         None => Nproc::Auto,
         Some(node) if matches!(node.value, RawValue::Integer(_)) => {
             Nproc::Count(s.integer("nproc_per_node", 1..=NPROC_MAX, 1))

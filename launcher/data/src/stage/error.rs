@@ -71,7 +71,7 @@ pub enum StageError {
     #[error("{}", missing(path))]
     MissingFile { path: PathBuf },
     #[error(
-        "{}: the extension does not name a format; {}set data.format to csv, parquet, arrow, npy, npz, safetensors or xlsx",
+        "{}: the extension does not name a format; {}set data.format (for `enn new`: --format) to csv, parquet, arrow, npy, npz, safetensors or xlsx",
         path.display(),
         packed(path)
     )]

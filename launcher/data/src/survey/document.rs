@@ -6,6 +6,7 @@ use super::{
     steps::step_text,
     target::TargetTask,
 };
+use enn_common::config::data::SourceFormat;
 use std::fmt::Write as _;
 
 /// Inputs up to which each has a line of its own; more are `features = "*"`.
@@ -21,6 +22,8 @@ pub struct DocumentPaths<'a> {
     pub name: &'a str,
     /// Files of the table, as they are to be written.
     pub files: &'a [String],
+    /// Format of the files, if their names do not tell it.
+    pub format: Option<SourceFormat>,
     /// Sheet of a workbook, if one is chosen.
     pub sheet: Option<&'a str>,
     /// The address of the JSON schema; `None`: editors are told nothing.
@@ -46,10 +49,16 @@ pub fn document(proposal: &Proposal, paths: &DocumentPaths<'_>) -> String {
     line(&mut text, "[data]");
     let files: Vec<String> = paths.files.iter().map(|file| quoted(file)).collect();
     line(&mut text, &format!("files = [{}]", files.join(", ")));
+    if let Some(format) = paths.format {
+        line(&mut text, &format!("format = {}", quoted(format.name())));
+    }
     if let Some(sheet) = paths.sheet {
         line(&mut text, &format!("sheet = {}", quoted(sheet)));
     }
     missing(&mut text, proposal);
+    if let Some(weight) = &proposal.weight {
+        line(&mut text, &format!("weight = {}", quoted(weight)));
+    }
     remarked(&mut text, "# units = \"EUR\"", "of the target, for reports");
     line(&mut text, "");
     match &proposal.windows {
@@ -61,6 +70,10 @@ pub fn document(proposal: &Proposal, paths: &DocumentPaths<'_>) -> String {
 }
 
 fn missing(text: &mut String, proposal: &Proposal) {
+    if proposal.has_missing_words {
+        let remark = "texts such as NA are values: the file has missing cells besides";
+        return remarked(text, "missing_only = []", remark);
+    }
     if proposal.missing.is_empty() {
         return remarked(text, "# missing = [\"-999\"]", "texts that mean an empty cell, besides NA, NaN, null, None");
     }
@@ -89,7 +102,7 @@ fn rows_text(text: &mut String, proposal: &Proposal) {
         }
         TargetTask::Regression => {}
     }
-    if proposal.inputs().len() > LISTED_MAX {
+    if proposal.inputs().len() > LISTED_MAX && !proposal.is_listed {
         all_columns(text, proposal);
     } else {
         listed_columns(text, proposal);
@@ -104,16 +117,17 @@ fn rows_text(text: &mut String, proposal: &Proposal) {
     line(text, "\n[data.split]");
     match &proposal.split {
         Some(split) if split.is_used => {
-            remarked(
-                text,
-                "kind = \"chronological\"",
-                &format!("validates and tests on the latest rows: {}", split.why),
-            );
-            line(text, &format!("column = {}", quoted(&split.time)));
+            let what = if split.rule == "group" {
+                "keeps rows of a group together"
+            } else {
+                "validates and tests on the latest rows"
+            };
+            remarked(text, &format!("kind = {}", quoted(split.rule)), &format!("{what}: {}", split.why));
+            line(text, &format!("column = {}", quoted(&split.column)));
         }
         Some(split) => {
-            remarked(text, "# kind = \"chronological\"", split.why);
-            line(text, &format!("# column = {}", quoted(&split.time)));
+            remarked(text, &format!("# kind = {}", quoted(split.rule)), split.why);
+            line(text, &format!("# column = {}", quoted(&split.column)));
         }
         None => remarked(text, "# kind = \"random\"", "or \"group\" with a column whose rows stay together"),
     }
@@ -122,7 +136,9 @@ fn rows_text(text: &mut String, proposal: &Proposal) {
 fn listed_columns(text: &mut String, proposal: &Proposal) {
     line(text, "features = [");
     for column in proposal.inputs() {
-        remarked(text, &format!("  {},", feature(&column.guess)), &remark(column));
+        let chosen = proposal.features.iter().find(|chosen| chosen.column == column.guess.name);
+        let written = chosen.and_then(|chosen| chosen.written.clone());
+        remarked(text, &format!("  {},", written.unwrap_or_else(|| feature(&column.guess))), &remark(column));
     }
     line(text, "]");
     let left_out = proposal.left_out();
@@ -143,10 +159,15 @@ fn all_columns(text: &mut String, proposal: &Proposal) {
             &format!("# {}: {}", quoted(&column.guess.name), one_line(column.remark.as_deref().unwrap_or_default())),
         );
     }
-    if proposal.left_out().is_empty() {
+    let unused = proposal.columns.iter().filter(|column| column.role == ColumnRole::Unused);
+    let unused: Vec<&RoledColumn> = unused.collect();
+    if proposal.left_out().is_empty() && unused.is_empty() {
         return line(text, "# except = []");
     }
     line(text, "except = [");
+    for column in unused {
+        remarked(text, &format!("  {},", quoted(&column.guess.name)), "--exclude names it");
+    }
     for (guess, why) in proposal.left_out() {
         remarked(text, &format!("  {},", quoted(&guess.name)), &one_line(why));
     }
@@ -168,7 +189,9 @@ fn windows_text(text: &mut String, proposal: &Proposal, windows: &ProposedWindow
     remarked(text, &format!("steps = {}", windows.steps), "steps that are forecast");
     remarked(text, "# history = 1", "windows of so many steps that are inputs");
     line(text, "inputs = [");
-    remarked(text, &format!("  {},", quoted(target)), "the target's own past");
+    if windows.has_target {
+        remarked(text, &format!("  {},", quoted(target)), "the target's own past");
+    }
     for column in proposal.inputs().into_iter().filter(|column| !windows.circular.contains(&column.guess.name)) {
         remarked(text, &format!("  {},", quoted(&column.guess.name)), &remark(column));
     }
@@ -304,7 +327,8 @@ impl Proposal {
             lines.push(format!("windows: {} steps {step}, for each {}", windows.steps, one_line(&windows.series)));
         }
         if let Some(split) = self.split.as_ref().filter(|split| split.is_used) {
-            lines.push(format!("split: by time, {} ({})", one_line(&split.time), split.why));
+            let by = if split.rule == "group" { "by group" } else { "by time" };
+            lines.push(format!("split: {by}, {} ({})", one_line(&split.column), split.why));
         }
         if !self.missing.is_empty() {
             let words: Vec<String> = self.missing.iter().map(|word| format!("{word:?}")).collect();

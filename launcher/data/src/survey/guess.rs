@@ -1,7 +1,7 @@
 //! The kind of a column, guessed from its values and its name, and reasons to leave it out. Pure.
 //!
-//! These rules are those of python/enn/configuration.py, which reads types that a table declares: numbers are numbers, texts and truth
-//! values categories, times times, lists labels. A file of text declares nothing, so that the values tell.
+//! A type that a table declares decides: numbers are numbers, texts and truth values categories, times times, lists labels. A file of text
+//! declares nothing, so that the values tell.
 
 use super::{facts::ColumnFacts, names, sample::SampledColumn};
 use crate::stage::source::DeclaredType;
@@ -86,6 +86,22 @@ impl ColumnGuess {
         guess
     }
 
+    /// Takes it as a category, as somebody asked.
+    pub(super) fn take_as_category(&mut self) {
+        self.kind = Some(GuessedKind::Category);
+        self.odd_words.clear();
+        self.doubt = None;
+    }
+
+    /// Takes it as a time, as somebody asked, if all of its values can be times.
+    pub(super) fn take_as_time(&mut self, facts: &ColumnFacts) {
+        let are_times = facts.known() > 0 && facts.time_rows == facts.known();
+        if are_times || are_seconds(facts) {
+            self.kind = Some(GuessedKind::Time);
+            self.doubt = None;
+        }
+    }
+
     fn read_values(&mut self, column: &SampledColumn, facts: &ColumnFacts) {
         if column.declared == DeclaredType::Other {
             self.found = "values of a type that is not read".into();
@@ -117,8 +133,8 @@ impl ColumnGuess {
             DeclaredType::Open | DeclaredType::Other => {}
         }
         if known == 0 || facts.number_rows == known {
-            let is_seconds = facts.is_whole() && names::is_time(&self.name) && SECONDS.contains(&facts.least);
-            return if is_seconds && SECONDS.contains(&facts.most) { GuessedKind::Time } else { GuessedKind::Number };
+            let is_seconds = names::is_time(&self.name) && are_seconds(facts);
+            return if is_seconds { GuessedKind::Time } else { GuessedKind::Number };
         }
         if facts.time_rows == known {
             return GuessedKind::Time;
@@ -225,6 +241,11 @@ impl ColumnGuess {
             _ => None,
         }
     }
+}
+
+/// Whether all values are whole numbers that can be seconds since 1970.
+fn are_seconds(facts: &ColumnFacts) -> bool {
+    facts.is_whole() && SECONDS.contains(&facts.least) && SECONDS.contains(&facts.most)
 }
 
 /// Returns the few texts in a column of numbers; none if it is no such column.

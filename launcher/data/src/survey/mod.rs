@@ -21,7 +21,7 @@ mod tests;
 
 pub use document::{DocumentPaths, document};
 pub use guess::{ColumnGuess, GuessedKind};
-pub use proposal::{ColumnChoices, ColumnRole, Proposal, RoledColumn, propose};
+pub use proposal::{ColumnChoices, ColumnRole, FeatureChoice, Proposal, RoledColumn, propose};
 pub use sample::{TableFiles, TableSample, sample};
 pub use survey_error::SurveyError;
 pub use target::TargetTask;

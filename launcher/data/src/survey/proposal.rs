@@ -8,7 +8,7 @@ use super::{
     signal::{WordColumn, signal},
     steps,
     survey_error::SurveyError,
-    target::{TargetTask, task_of},
+    target::{TargetTask, refuse_constant, task_of},
 };
 use crate::stage::source::block::NO_WORD;
 
@@ -20,6 +20,8 @@ const REMARKABLE_SHARE: f64 = 0.9;
 /// Similarity (Jaro–Winkler) of a name that is suggested, and how many are.
 const NEAR: f64 = 0.65;
 const NEAR_MAX: usize = 3;
+/// The rule by which the latest rows are for validation and test.
+const CHRONOLOGICAL: &str = "chronological";
 /// Degrees of a direction at most.
 const CIRCLE: f64 = 360.0;
 
@@ -33,6 +35,24 @@ pub struct ColumnChoices {
     /// Steps to forecast.
     pub horizon: Option<usize>,
     pub task: Option<TargetTask>,
+    /// The only inputs; empty: all columns that seem to be of use.
+    pub features: Vec<FeatureChoice>,
+    /// Columns that are not used.
+    pub exclude: Vec<String>,
+    /// Columns that are categories, whatever their values are.
+    pub categories: Vec<String>,
+    /// Column with the weight of each row.
+    pub weight: Option<String>,
+    /// Column whose rows stay together when the table is split.
+    pub group: Option<String>,
+}
+
+/// An input that somebody names.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FeatureChoice {
+    pub column: String,
+    /// The input as the configuration is to have it, in TOML; `None`: its kind is guessed.
+    pub written: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -41,8 +61,12 @@ pub enum ColumnRole {
     Input,
     /// Not used, for this reason.
     LeftOut(String),
+    /// Not used, as somebody asked.
+    Unused,
     Time,
     Series,
+    Weight,
+    Group,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -60,16 +84,20 @@ pub struct ProposedWindows {
     pub time: String,
     pub step_s: i64,
     pub steps: usize,
+    /// Whether the target's own past is an input.
+    pub has_target: bool,
     /// Inputs in degrees.
     pub circular: Vec<String>,
     /// Whether times are running numbers or seconds, not dates.
     pub is_number: bool,
 }
 
-/// The split by time of a table whose rows are samples.
+/// The split of a table whose rows are samples, by a column.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProposedSplit {
-    pub time: String,
+    /// Name of the rule.
+    pub rule: &'static str,
+    pub column: String,
     /// Whether the rows are divided by it; if not, it is only mentioned.
     pub is_used: bool,
     pub why: &'static str,
@@ -83,6 +111,13 @@ pub struct Proposal {
     pub task: TargetTask,
     pub split: Option<ProposedSplit>,
     pub windows: Option<ProposedWindows>,
+    pub weight: Option<String>,
+    /// Inputs that somebody has written.
+    pub features: Vec<FeatureChoice>,
+    /// Whether inputs or kinds are chosen by somebody, so that no `features = "*"` means them.
+    pub is_listed: bool,
+    /// Whether the files, which declare missing cells, have texts that would mean one, as NA.
+    pub has_missing_words: bool,
     /// Texts among numbers that are to mean "missing".
     pub missing: Vec<String>,
     pub rows: usize,
@@ -155,29 +190,57 @@ struct Proposer<'a> {
     targets: Vec<usize>,
     time: Option<usize>,
     series: Option<usize>,
+    weight: Option<usize>,
+    group: Option<usize>,
+    features: Vec<usize>,
+    exclude: Vec<usize>,
 }
 
 impl<'a> Proposer<'a> {
     fn new(sample: &'a TableSample, choices: &'a ColumnChoices) -> Result<Self, SurveyError> {
         let facts: Vec<ColumnFacts> = sample.columns.iter().map(ColumnFacts::of).collect();
         let guesses = sample.columns.iter().zip(&facts).map(|(column, facts)| ColumnGuess::of(column, facts)).collect();
-        let targets =
-            choices.targets.iter().map(|name| sample.place("--target", name)).collect::<Result<Vec<_>, _>>()?;
-        let place = |flag, name: &Option<String>| name.as_ref().map(|name| sample.place(flag, name)).transpose();
-        let time = place("--time", &choices.time)?;
-        let series = place("--series", &choices.series)?;
-        let two = |flag, name: &Option<String>, role| SurveyError::TwoRoles {
-            flag,
-            name: name.clone().unwrap_or_default(),
-            role,
+        let places = |flag: &'static str, names: &[String]| -> Result<Vec<usize>, SurveyError> {
+            names.iter().map(|name| sample.place(flag, name)).collect()
         };
-        match (time, series) {
-            (Some(time), _) if targets.contains(&time) => return Err(two("--time", &choices.time, "--target")),
-            (_, Some(series)) if targets.contains(&series) => return Err(two("--series", &choices.series, "--target")),
-            (Some(time), Some(series)) if time == series => return Err(two("--series", &choices.series, "--time")),
-            _ => {}
+        let place =
+            |flag: &'static str, name: &Option<String>| name.as_ref().map(|name| sample.place(flag, name)).transpose();
+        let features: Vec<String> = choices.features.iter().map(|feature| feature.column.clone()).collect();
+        let mut proposer = Self {
+            sample,
+            choices,
+            facts,
+            guesses,
+            targets: places("--target", &choices.targets)?,
+            time: place("--time", &choices.time)?,
+            series: place("--series", &choices.series)?,
+            weight: place("--weight", &choices.weight)?,
+            group: place("--group", &choices.group)?,
+            features: places("--feature", &features)?,
+            exclude: places("--exclude", &choices.exclude)?,
+        };
+        proposer.check_roles()?;
+        if let Some(time) = proposer.time {
+            proposer.guesses[time].take_as_time(&proposer.facts[time]);
         }
-        Ok(Self { sample, choices, facts, guesses, targets, time, series })
+        let categories = places("--category", &choices.categories)?;
+        categories.into_iter().for_each(|at| proposer.guesses[at].take_as_category());
+        Ok(proposer)
+    }
+
+    /// Refuses a column that has two roles.
+    fn check_roles(&self) -> Result<(), SurveyError> {
+        let mut taken: Vec<(usize, &'static str)> = self.targets.iter().map(|at| (*at, "--target")).collect();
+        let single =
+            [("--time", self.time), ("--series", self.series), ("--weight", self.weight), ("--group", self.group)];
+        let roles = single.into_iter().filter_map(|(flag, at)| Some((flag, at?)));
+        for (flag, at) in roles.chain(self.exclude.iter().map(|at| ("--exclude", *at))) {
+            if let Some((_, role)) = taken.iter().find(|(known, _)| *known == at) {
+                return Err(SurveyError::TwoRoles { flag, name: self.guesses[at].name.clone(), role });
+            }
+            taken.push((at, flag));
+        }
+        Ok(())
     }
 
     fn propose(self) -> Result<Proposal, SurveyError> {
@@ -188,11 +251,22 @@ impl<'a> Proposer<'a> {
             (0..self.guesses.len()).map(|at| self.column(at, task, windows.as_ref())).collect();
         let split = if is_forecast { None } else { self.split(&columns)? };
         let mut missing: Vec<String> = Vec::new();
-        for column in columns.iter().filter(|column| !matches!(column.role, ColumnRole::LeftOut(_))) {
+        let is_used = |column: &&RoledColumn| !matches!(column.role, ColumnRole::LeftOut(_) | ColumnRole::Unused);
+        for column in columns.iter().filter(is_used) {
             let new = column.guess.odd_words.iter().filter(|word| !missing.contains(word)).cloned().collect::<Vec<_>>();
             missing.extend(new);
         }
+        let has_missing_words = self
+            .sample
+            .columns
+            .iter()
+            .zip(&columns)
+            .any(|(column, roled)| is_used(&roled) && column.has_missing_words());
         let proposal = Proposal {
+            weight: self.choices.weight.clone(),
+            features: self.choices.features.clone(),
+            is_listed: !(self.choices.features.is_empty() && self.choices.categories.is_empty()),
+            has_missing_words,
             columns,
             targets: self.choices.targets.clone(),
             task,
@@ -215,7 +289,7 @@ impl<'a> Proposer<'a> {
         let mut found = TargetTask::Regression;
         for target in &self.targets {
             let wanted = if self.targets.len() > 1 { Some(TargetTask::Regression) } else { self.choices.task };
-            found = task_of(&self.sample.columns[*target], &self.facts[*target], &self.guesses[*target], wanted)?;
+            found = self.task_of(*target, wanted)?;
         }
         Ok(found)
     }
@@ -228,7 +302,15 @@ impl<'a> Proposer<'a> {
             return Err(SurveyError::Forecast("a forecast predicts numbers, not classes", "leave --task out"));
         }
         let target = self.targets[0];
-        task_of(&self.sample.columns[target], &self.facts[target], &self.guesses[target], Some(TargetTask::Regression))
+        self.task_of(target, Some(TargetTask::Regression))
+    }
+
+    fn task_of(&self, target: usize, wanted: Option<TargetTask>) -> Result<TargetTask, SurveyError> {
+        // Who names the task knows the target; training warns where there is nothing to learn.
+        if self.choices.task.is_none() {
+            refuse_constant(&self.sample.columns[target], &self.facts[target])?;
+        }
+        task_of(&self.sample.columns[target], &self.facts[target], &self.guesses[target], wanted)
     }
 
     fn windows(&self) -> Result<ProposedWindows, SurveyError> {
@@ -265,8 +347,9 @@ impl<'a> Proposer<'a> {
             time: column.name.clone(),
             step_s,
             steps,
+            has_target: self.features.is_empty() || self.features.contains(&self.targets[0]),
             circular: circular
-                .filter(|at| self.guesses[*at].doubt.is_none())
+                .filter(|at| self.guesses[*at].doubt.is_none() && !self.is_unused(*at))
                 .map(|at| self.guesses[at].name.clone())
                 .collect(),
             is_number,
@@ -280,6 +363,10 @@ impl<'a> Proposer<'a> {
             _ if self.targets.contains(&at) => ColumnRole::Target,
             _ if self.series == Some(at) => ColumnRole::Series,
             _ if self.time == Some(at) && windows.is_some() => ColumnRole::Time,
+            _ if self.weight == Some(at) => ColumnRole::Weight,
+            _ if self.group == Some(at) => ColumnRole::Group,
+            _ if self.is_unused(at) => ColumnRole::Unused,
+            _ if self.features.contains(&at) => ColumnRole::Input,
             _ if self.time == Some(at) && guess.kind == Some(GuessedKind::Time) => ColumnRole::Input,
             (Some(doubt), _) => ColumnRole::LeftOut(doubt.clone()),
             (None, Some(_)) if guess.kind != Some(GuessedKind::Number) => {
@@ -298,6 +385,11 @@ impl<'a> Proposer<'a> {
             },
         };
         RoledColumn { guess, role, remark }
+    }
+
+    /// Whether somebody asked for training without a column.
+    fn is_unused(&self, at: usize) -> bool {
+        self.exclude.contains(&at) || !self.features.is_empty() && !self.features.contains(&at)
     }
 
     /// Says whether a column seems to be made of a target.
@@ -340,13 +432,18 @@ impl<'a> Proposer<'a> {
 
     /// Returns the column of times by which rows are divided: the named one, or the only one there is, if it looks like that of the rows.
     fn split(&self, columns: &[RoledColumn]) -> Result<Option<ProposedSplit>, SurveyError> {
+        if let Some(group) = self.group {
+            let column = self.guesses[group].name.clone();
+            return Ok(Some(ProposedSplit { rule: "group", column, is_used: true, why: "--group names it" }));
+        }
         if let Some(time) = self.time {
             let guess = &self.guesses[time];
             if guess.kind != Some(GuessedKind::Time) {
                 let hint = "convert the column; or sort the table by it, and set kind = \"in_order\" in [data.split]";
                 return Err(SurveyError::Time { name: guess.name.clone(), found: guess.found.clone(), hint });
             }
-            return Ok(Some(ProposedSplit { time: guess.name.clone(), is_used: true, why: "--time names it" }));
+            let column = guess.name.clone();
+            return Ok(Some(ProposedSplit { rule: CHRONOLOGICAL, column, is_used: true, why: "--time names it" }));
         }
         let times: Vec<usize> = (0..columns.len())
             .filter(|at| columns[*at].role == ColumnRole::Input && columns[*at].guess.kind == Some(GuessedKind::Time))
@@ -354,7 +451,7 @@ impl<'a> Proposer<'a> {
         let [only] = times.as_slice() else { return Ok(None) };
         let name = columns[*only].guess.name.clone();
         let is_sorted = self.is_sorted(*only);
-        let of = |is_used, why| Some(ProposedSplit { time: name.clone(), is_used, why });
+        let of = |is_used, why| Some(ProposedSplit { rule: CHRONOLOGICAL, column: name.clone(), is_used, why });
         Ok(match (names::is_birth(&name), is_sorted, names::is_time(&name)) {
             (true, ..) => None,
             (false, true, _) => of(true, "the rows are sorted by it"),

@@ -9,7 +9,10 @@ use crate::stage::{
         clean::MissingTokens,
     },
 };
-use enn_common::config::data::{Labels, SourceFormat};
+use enn_common::config::{
+    data::{Labels, SourceFormat},
+    resolve::MISSING_DEFAULT,
+};
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
@@ -22,6 +25,8 @@ const ROWS_MAX: u64 = 50_000;
 const CELLS_MAX: u64 = 1_500_000;
 /// Rows of a sample at least, where the table has them.
 const ROWS_MIN: u64 = 200;
+/// The character between the parts of a list, where it is a word.
+const LIST_SEPARATOR: char = ';';
 /// Places of a large file from which rows are taken.
 const PLACES: u64 = 16;
 
@@ -35,6 +40,8 @@ pub struct TableFiles<'a> {
     pub sheet: Option<&'a str>,
     /// Texts that mean a missing cell.
     pub missing: &'a [String],
+    /// The same in files that declare types, which have missing cells besides.
+    pub missing_in_typed: &'a [String],
 }
 
 /// A column of the sample: for each row the index of its word.
@@ -48,6 +55,18 @@ pub struct SampledColumn {
     pub(super) ids: Vec<u32>,
     /// Different words in order of first appearance.
     pub(super) words: Vec<String>,
+}
+
+impl SampledColumn {
+    /// Whether it is declared to hold texts, and one of them would mean a missing cell elsewhere.
+    pub(super) fn has_missing_words(&self) -> bool {
+        let means_missing = |word: &str| MISSING_DEFAULT.contains(&word);
+        match self.declared {
+            DeclaredType::Text => self.words.iter().any(|word| means_missing(word)),
+            DeclaredType::List => self.words.iter().any(|word| word.split(LIST_SEPARATOR).any(means_missing)),
+            _ => false,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -108,7 +127,9 @@ pub fn sample(table: &TableFiles<'_>) -> Result<TableSample, StageError> {
     let mut found = TableSample { columns: Vec::new(), rows: 0, rows_estimate: 0, is_whole: true, head_rows: 0 };
     for (file, path) in table.files.iter().enumerate() {
         let source = open(path)?;
-        let pass = FilePass { file, path, source: &*source, missing: table.missing };
+        let is_typed = (0..source.header().len()).any(|column| source.declared(column) != DeclaredType::Open);
+        let missing = if is_typed { table.missing_in_typed } else { table.missing };
+        let pass = FilePass { file, path, source: &*source, missing };
         pass.read(share.max(1), &mut collectors, &mut found)?;
     }
     if found.is_whole {
@@ -216,7 +237,7 @@ impl FilePass<'_> {
             };
             let kind = match self.source.declared(at) {
                 DeclaredType::Other => continue,
-                DeclaredType::List => ColumnKind::Labels(Labels { separator: ';', empty_is_missing: true }),
+                DeclaredType::List => ColumnKind::Labels(Labels { separator: LIST_SEPARATOR, empty_is_missing: true }),
                 _ => ColumnKind::Word,
             };
             specs.push(ColumnSpec::new(&wanted.name, kind));

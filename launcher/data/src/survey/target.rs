@@ -69,6 +69,16 @@ fn are_classes(column: &SampledColumn, facts: &ColumnFacts) -> bool {
     from_the_start && has_no_gap && is_filled && (2..=CODED_CLASSES_MAX).contains(&facts.distinct)
 }
 
+/// Refuses a target that has the same value everywhere.
+pub(super) fn refuse_constant(column: &SampledColumn, facts: &ColumnFacts) -> Result<(), SurveyError> {
+    if facts.distinct != 1 {
+        return Ok(());
+    }
+    let value = brief(column.words.first().map_or("", String::as_str));
+    let found = format!("it is always {value}: there is nothing to learn");
+    Err(SurveyError::Target { name: column.name.clone(), found, hint: "name a column whose values differ".into() })
+}
+
 fn check(column: &SampledColumn, facts: &ColumnFacts, guess: &ColumnGuess) -> Result<(), SurveyError> {
     let refused = |found: String, hint: &str| {
         Err(SurveyError::Target { name: column.name.clone(), found, hint: hint.to_owned() })
@@ -78,13 +88,6 @@ fn check(column: &SampledColumn, facts: &ColumnFacts, guess: &ColumnGuess) -> Re
     }
     if facts.known() == 0 {
         return refused("all of its cells are missing".into(), "name a column with values");
-    }
-    if facts.distinct == 1 {
-        let value = brief(column.words.first().map_or("", String::as_str));
-        return refused(
-            format!("it is always {value}: there is nothing to learn"),
-            "name a column whose values differ",
-        );
     }
     match guess.kind {
         Some(GuessedKind::Time | GuessedKind::Labels(_)) | None => {

@@ -20,11 +20,14 @@ impl Bench {
     fn sample(&self) -> TableSample {
         let missing: Vec<String> =
             enn_common::config::resolve::MISSING_DEFAULT.iter().map(|word| (*word).to_owned()).collect();
-        sample(&TableFiles { files: &self.files, format: None, sheet: None, missing: &missing }).unwrap()
+        sample(&TableFiles { files: &self.files, format: None, sheet: None, missing: &missing, missing_in_typed: &[] })
+            .unwrap()
     }
 
     fn error(&self) -> String {
-        sample(&TableFiles { files: &self.files, format: None, sheet: None, missing: &[] }).unwrap_err().to_string()
+        sample(&TableFiles { files: &self.files, format: None, sheet: None, missing: &[], missing_in_typed: &[] })
+            .unwrap_err()
+            .to_string()
     }
 
     fn propose(&self, choices: &ColumnChoices) -> Result<Proposal, SurveyError> {
@@ -33,7 +36,14 @@ impl Bench {
 
     fn text(&self, choices: &ColumnChoices) -> String {
         let files: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
-        let paths = DocumentPaths { name: "t", files: &files, sheet: None, schema: None, command: "enn new t.csv" };
+        let paths = DocumentPaths {
+            name: "t",
+            files: &files,
+            format: None,
+            sheet: None,
+            schema: None,
+            command: "enn new t.csv",
+        };
         document(&self.propose(choices).unwrap(), &paths)
     }
 }
@@ -334,6 +344,48 @@ fn wide_tables_take_all_columns_but_some() {
     assert!(document.contains("features = \"*\"") && document.contains("  \"same\","), "{document}");
     assert!(document.lines().count() < 60);
     resolved(&document);
+}
+
+#[test]
+fn roles_that_somebody_names_are_kept() {
+    let text = table("id,shop,same,day,w,noise,y", 60, |row| {
+        format!("{},{},1,2024-01-{:02},1,{},{}", row + 100, row % 4, row % 28 + 1, noise(row), noise(row + 500))
+    });
+    let bench = Bench::new("t.csv", &text);
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let choices = ColumnChoices {
+        exclude: names(&["noise"]),
+        categories: names(&["shop"]),
+        weight: Some("w".into()),
+        group: Some("day".into()),
+        ..target("y")
+    };
+    let document = bench.text(&choices);
+    for line in
+        ["{ column = \"shop\", kind = \"category\" },", "weight = \"w\"", "kind = \"group\"", "column = \"day\""]
+    {
+        assert!(document.contains(line), "{line}: {document}");
+    }
+    assert!(!document.contains("noise") && document.contains("#   \"id\","), "{document}");
+    resolved(&document);
+
+    let feature = |column: &str, written: Option<&str>| FeatureChoice {
+        column: column.to_owned(),
+        written: written.map(str::to_owned),
+    };
+    let index = "{ column = \"shop\", kind = \"index\", rows = 4 }";
+    let features = vec![feature("same", None), feature("shop", Some(index))];
+    let document = bench.text(&ColumnChoices { features, ..target("y") });
+    assert!(document.contains("  \"same\",") && document.contains(&format!("  {index},")), "{document}");
+    assert!(!document.contains("noise") && !document.contains("\"id\""), "{document}");
+    resolved(&document);
+
+    let twice = ColumnChoices { weight: Some("y".into()), ..target("y") };
+    assert!(bench.propose(&twice).unwrap_err().to_string().contains("another role already (--target)"));
+    let absent = ColumnChoices { exclude: names(&["nois"]), ..target("y") };
+    assert!(bench.propose(&absent).unwrap_err().to_string().starts_with("--exclude: the table has no column \"nois\""));
+    let constant = ColumnChoices { task: Some(TargetTask::Regression), ..target("same") };
+    assert!(bench.propose(&constant).is_ok() && bench.propose(&target("same")).is_err());
 }
 
 #[test]

@@ -128,7 +128,7 @@ struct BaselineOf {
 fn baseline(entry: &RankedRun) -> Option<BaselineOf> {
     let split = if entry.run.metrics("test").is_some() { "test" } else { "val" };
     let best = entry.run.best_baseline(split)?;
-    Some(BaselineOf { name: best.name.to_owned(), split, error: best.metrics.judged() })
+    Some(BaselineOf { name: best.name.to_owned(), split, error: best.judged() })
 }
 
 /// Returns how far the error of the run is above that of its best baseline, relative to it.

@@ -15,7 +15,7 @@ mod tests;
 pub use comparable::Incomparable;
 pub use documents::{csv, json};
 pub use figure::{FIGURES, Figure};
-pub use run::{BestBaseline, ComparedRun};
+pub use run::ComparedRun;
 pub use table::{Style, text};
 
 use enn_common::metrics::Measure;

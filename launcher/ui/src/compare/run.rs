@@ -7,6 +7,7 @@ use crate::{
     runs::{RunState, RunSummary},
 };
 use enn_common::{
+    artifact::ranking::{RankedForecaster, best_baseline},
     event::{Event, EventKind},
     metrics::Metrics,
 };
@@ -24,13 +25,6 @@ pub struct ComparedRun {
     reported: u64,
     /// Failures after which training recorded that it did another step.
     recovered: u64,
-}
-
-/// The best baseline of a run on one split.
-#[derive(Debug, Clone, PartialEq)]
-pub struct BestBaseline<'a> {
-    pub name: &'a str,
-    pub metrics: &'a Metrics,
 }
 
 impl ComparedRun {
@@ -86,11 +80,9 @@ impl ComparedRun {
         metrics::split(&self.view).get(split).filter(|metrics| metrics.n > 0).copied()
     }
 
-    pub fn best_baseline(&self, split: &str) -> Option<BestBaseline<'_>> {
-        let all = self.view.baselines.get(split)?.iter();
-        let finite = all.filter(|(_, metrics)| metrics.judged().is_finite());
-        let best = finite.min_by(|a, b| a.1.judged().total_cmp(&b.1.judged()))?;
-        Some(BestBaseline { name: best.0, metrics: best.1 })
+    /// Returns the best baseline of the run on one split.
+    pub fn best_baseline(&self, split: &str) -> Option<RankedForecaster<'_>> {
+        best_baseline(self.view.baselines.get(split)?)
     }
 
     /// Returns the epoch whose weights are kept so far.

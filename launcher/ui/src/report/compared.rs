@@ -256,7 +256,7 @@ fn validation(html: &mut Html, comparison: &Comparison, curves: &[Curve<'_>]) {
     let Some(first) = curves.first() else { return };
     let measure = comparison.measure().unwrap_or(Measure::Mae);
     let baseline = first.entry.run.best_baseline("val");
-    let level = baseline.map(|best| (format::label(best.name), best.metrics.judged()));
+    let level = baseline.map(|best| (format::label(best.name), best.judged()));
     let levels: Vec<(String, f64)> = level.into_iter().collect();
     let y = Scale::linear(error_domain(curves, &levels), PANEL.upwards()).rounded(5);
     let subtitle = format::error_name(measure, comparison.units());

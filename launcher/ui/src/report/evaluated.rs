@@ -13,7 +13,10 @@ use super::{
 };
 use crate::{evaluation::measure, format, metrics};
 use enn_common::{
-    artifact::evaluation::{Evaluation, EvaluationPart, MODEL},
+    artifact::{
+        evaluation::{Evaluation, EvaluationPart, MODEL},
+        ranking::ranked,
+    },
     metrics::{Measure, Metrics},
     staged::StagedMeta,
 };
@@ -72,13 +75,11 @@ fn outcome(evaluation: &Evaluation) -> String {
 }
 
 fn contenders(html: &mut Html, evaluation: &Evaluation) {
-    let mut all: Vec<_> = evaluation.all.errors.iter().collect();
-    all.sort_by(|a, b| a.1.judged().total_cmp(&b.1.judged()));
     let columns = format::columns(measure(evaluation));
     let names = [&[""][..], &columns.map(|(name, _)| name)].concat();
-    let rows = all.into_iter().map(|(name, one)| {
-        let cells = columns.map(|(_, of)| format::measure(of(one)));
-        Row { is_ours: name == MODEL, ..Row::new(format::label(name), cells.to_vec()) }
+    let rows = ranked(&evaluation.all.errors).into_iter().map(|one| {
+        let cells = columns.map(|(_, of)| format::measure(of(one.metrics)));
+        Row { is_ours: one.name == MODEL, ..Row::new(format::label(one.name), cells.to_vec()) }
     });
     section(html, "errors", "Errors beside the baselines", |html| html.table("errors", &names, rows));
 }

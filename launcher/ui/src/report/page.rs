@@ -15,7 +15,11 @@ use crate::{
     format, metrics,
     model::{RunView, SessionView},
 };
-use enn_common::{artifact::classes::ClassFigures, exit::ExitCode, metrics::Measure};
+use enn_common::{
+    artifact::{classes::ClassFigures, ranking},
+    exit::ExitCode,
+    metrics::Measure,
+};
 use enn_data::baselines::{self, Baselines, Forecaster};
 
 pub(super) fn page(inputs: &ReportInputs) -> String {
@@ -66,9 +70,8 @@ fn of_classes(inputs: &ReportInputs) -> Option<ClassFigures> {
 }
 
 fn best_baseline(baselines: &Baselines) -> Option<&Forecaster> {
-    let errors = baselines.split.get("test")?;
-    let error = |one: &Forecaster| errors.get(one.name()).map_or(f64::INFINITY, |errors| errors.judged());
-    baselines.forecasters.iter().filter(|one| error(one).is_finite()).min_by(|a, b| error(a).total_cmp(&error(b)))
+    let best = ranking::best_baseline(baselines.split.get("test")?)?;
+    baselines.forecasters.iter().find(|one| one.name() == best.name)
 }
 
 fn header(html: &mut Html, view: &RunView) {
