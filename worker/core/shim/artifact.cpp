@@ -21,23 +21,10 @@
 #include <unordered_map>
 #include <vector>
 
-// libtorch 2.13 has no interpreter of archives any more. 2.11 exports the class but not its header: an object of one pointer.
+// libtorch 2.13 declares the interpreter of archives, too, but has it in libtorch_python.so only, which exports nothing of it.
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
 #define ENN_ARCHIVES
-namespace torch::nativert {
-class ModelRunner;
-class ModelRunnerHandle {
- public:
-  ModelRunnerHandle(const std::string& path, const std::string& name);
-  ModelRunnerHandle(const ModelRunnerHandle&) = delete;
-  ModelRunnerHandle& operator=(const ModelRunnerHandle&) = delete;
-  ~ModelRunnerHandle();
-  std::vector<c10::IValue> runWithFlatInputsAndOutputs(std::vector<c10::IValue> inputs);
-
- private:
-  std::unique_ptr<ModelRunner> runner_;
-};
-} // namespace torch::nativert
+#include <torch/nativert/ModelRunnerHandle.h>
 
 C10_DECLARE_int(caffe2_log_level);
 #endif
@@ -106,7 +93,7 @@ int32_t enn_artifact_archive(const char* path, void** out) {
     if (FLAGS_caffe2_log_level < ERRORS) FLAGS_caffe2_log_level = ERRORS;
     *out = static_cast<Artifact*>(new Archive(path));
 #else
-    TORCH_CHECK(false, "libtorch ", TORCH_VERSION, " has no interpreter of ", path);
+    TORCH_CHECK(false, "libtorch ", TORCH_VERSION, " has no interpreter of ", path, " outside of Python");
 #endif
   });
 }

@@ -56,7 +56,7 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write) -> Result<(), S
             return Err(failed(path, "libtorch runs a PT2 archive on the CPU only".to_owned()));
         }
         Engine::Pt2 if !artifact::runs_archives() => {
-            let why = format!("libtorch {} does not run PT2 archives, expected 2.11", libtorch_version());
+            let why = format!("libtorch {} runs PT2 archives in Python only, expected 2.11", libtorch_version());
             return put(output, &EngineReply::Unavailable { why }).map_err(SessionError::Pipe);
         }
         Engine::Pt2 => (Artifact::archive(path), BTreeMap::new()),
