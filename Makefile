@@ -219,12 +219,16 @@ cuda: ## The CUDA worker, on any machine, also one without a GPU
 	echo "on a machine with GPUs: ENN_WORKER=that file, LD_LIBRARY_PATH=torch/lib and nvidia/cu13/lib of its PyTorch 2.11"
 
 # Programs that need glibc 2.28 and nothing else: Zig links for an old system. The workers are C++ in part, and are linked by this system's
-# compiler; auditwheel says which systems they start on. WORKERS says which there are.
-WORKERS ?= 2.11-cpu 2.11-cu13
+# compiler; auditwheel says which systems they start on. WORKERS says which there are. Those of another release of libtorch than the one of
+# `make build` are made in a copy of the workspace (worker/setup/other_release.py).
+WORKERS ?= 2.11-cpu 2.11-cu13 2.13-cpu 2.13-cu13
 ZIG_TARGET := x86_64-unknown-linux-gnu
 WHEELS := $(TARGET)/wheels
 worker-2.11-cpu := $(TARGET)/release/enn-worker
 worker-2.11-cu13 := $(TARGET)/cuda/release/enn-worker
+worker-2.13-cpu := $(TARGET)/worker-2.13/cpu/release/enn-worker
+worker-2.13-cu13 := $(TARGET)/worker-2.13/cuda/release/enn-worker
+OF_2_13 = $(CARGO) build --release --locked --manifest-path $(TARGET)/worker-2.13/source/Cargo.toml -p enn-worker --bin enn-worker
 
 wheels: libtorch ## The wheels enn-run and enn-train, into target/wheels: what other machines install without Rust (docs/install.md)
 	@tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" wheels
@@ -238,7 +242,17 @@ wheels: libtorch ## The wheels enn-run and enn-train, into target/wheels: what o
 				LIBTORCH="$(TARGET)/libtorch-cuda" $(CARGO) build --release --locked --target-dir $(TARGET)/cuda -p enn-worker \
 					--bin enn-worker --features enn-worker/cuda
 				;;
-			*) echo "error: WORKERS has $$worker, expected some of 2.11-cpu 2.11-cu13" >&2; exit 2 ;;
+			2.13-cpu)
+				$(PYTHON) worker/setup/libtorch.py --release 2.13
+				$(PYTHON) worker/setup/other_release.py 2.13 $(TARGET)/worker-2.13/source
+				LIBTORCH="$(TARGET)/libtorch-2.13" $(OF_2_13) --target-dir $(TARGET)/worker-2.13/cpu
+				;;
+			2.13-cu13)
+				$(PYTHON) worker/setup/libtorch.py --release 2.13 --cuda
+				$(PYTHON) worker/setup/other_release.py 2.13 $(TARGET)/worker-2.13/source
+				LIBTORCH="$(TARGET)/libtorch-2.13-cuda" $(OF_2_13) --target-dir $(TARGET)/worker-2.13/cuda --features enn-worker/cuda
+				;;
+			*) echo "error: WORKERS has $$worker, expected some of 2.11-cpu 2.11-cu13 2.13-cpu 2.13-cu13" >&2; exit 2 ;;
 		esac
 	done
 	$(TARGET)/venv-wheels/bin/python packaging/wheels.py --strip --enn-run-mb-max 20 --enn $(TARGET)/zig/$(ZIG_TARGET)/release/enn \

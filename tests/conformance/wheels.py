@@ -71,8 +71,10 @@ def contains(text, *parts):
 def packed(folder):
     """The folder of wheels, made from the programs of this build."""
     out = folder / "wheels"
-    command = [TOOLS, ROOT / "packaging/wheels.py", "--strip", "--enn", BIN / "enn", "--worker", f"2.11-cpu={BIN / 'enn-worker'}"]
-    print(run([*command, "--out", out], ROOT), end="")
+    command = [TOOLS, ROOT / "packaging/wheels.py", "--strip", "--enn", BIN / "enn"]
+    # The same program stands for that of another release: by its name it is chosen, and to make the other one takes too long.
+    workers = [f"--worker={release}-cpu={BIN / 'enn-worker'}" for release in ("2.11", "2.13")]
+    print(run([*command, *workers, "--out", out], ROOT), end="")
     return out
 
 
@@ -120,7 +122,7 @@ def check_environment(wheels, folder):
     installed(wheels, python)
     # Without torch: what is missing, and how it is installed into this environment.
     told = run([enn, "train", "weather.toml"], work, code=4, VIRTUAL_ENV=str(env))
-    contains(told, "no libtorch 2.11 was found", f"the Python {env}/bin/python3 has no torch", "-m pip install torch==2.11.0`")
+    contains(told, "no libtorch 2.11 or 2.13 was found", f"the Python {env}/bin/python3 has no torch", "-m pip install torch==2.11.0`")
     assert "make " not in told, told
     link_torch(env)
     # The environment is not active: its programs use its Python all the same.
@@ -135,7 +137,7 @@ def check_environment(wheels, folder):
     print(f"enn --version: {fastest_ms([enn, '--version']):.1f} ms, with the start of a process by this test; python -c pass: {took:.1f} ms")
     took = min(float(run([python, "-I", "-c", IMPORT], work)) for _ in range(5))
     assert took < IMPORT_MS_MAX, f"import enn takes {took} ms"
-    check_refusals(env, work)
+    check_choice(env, work)
 
 
 def trained(enn, work, epochs, **variables):
@@ -145,16 +147,19 @@ def trained(enn, work, epochs, **variables):
     print(f"{epochs} epochs: {time.monotonic() - began:.1f} s")
 
 
-def check_refusals(env, work):
-    """A torch that no worker is built for; an environment without workers."""
+def check_choice(env, work):
+    """The worker is the one for a torch; a torch that no worker is built for; an environment without workers."""
     enn = env / "bin/enn"
     other = work / "other/torch"
-    (other / "lib").mkdir(parents=True)
+    other.mkdir(parents=True)
     (other / "__init__.py").touch()
-    (other / "lib/libtorch_cpu.so").touch()
+    (other / "lib").symlink_to(PACKAGES / "torch/lib")
+    of_other = {"PYTHONPATH": str(other.parent), "VIRTUAL_ENV": str(env)}
+    (other / "version.py").write_text("__version__ = '2.13.0'\n")
+    contains(run([enn, "doctor", "--all"], work, **of_other), "enn_train/bin/enn-worker-2.13-cpu")
     (other / "version.py").write_text("__version__ = '2.12.1'\n")
-    told = run([enn, "train", "weather.toml"], work, code=4, PYTHONPATH=str(other.parent), VIRTUAL_ENV=str(env))
-    contains(told, "is torch 2.12.1, expected a libtorch 2.11", "-m pip install torch==2.11.0`")
+    told = run([enn, "train", "weather.toml"], work, code=4, **of_other)
+    contains(told, "is torch 2.12.1, expected a libtorch 2.11 or 2.13", "-m pip install torch==2.11.0`")
     workers = next((env / "lib").glob("python3*/site-packages/enn_train"))
     workers.rename(workers.with_name("away"))
     told = run([enn, "train", "weather.toml"], work, code=4, VIRTUAL_ENV=str(env))

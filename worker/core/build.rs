@@ -97,7 +97,7 @@ fn include_dir(lib: &Path) -> Result<PathBuf, String> {
     if header.is_file() {
         Ok(include)
     } else {
-        Err(format!("{} is missing; libtorch 2.11 with its headers is needed: run `make libtorch`", header.display()))
+        Err(format!("{} is missing; a libtorch with its headers is needed: run `make libtorch`", header.display()))
     }
 }
 

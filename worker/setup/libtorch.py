@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Puts libtorch where the build expects it: target/libtorch, or target/libtorch-cuda with --cuda.
+"""Puts libtorch where the build expects it: target/libtorch, or target/libtorch-cuda with --cuda; with --release 2.13 target/libtorch-2.13.
 
 Takes the C++ part of the torch wheel on PyPI, exactly pinned by version and SHA-256, with the few CUDA libraries that
 libtorch_cpu names. A verified download is kept until the folder is complete; the folder appears in one rename, so it is
-either whole or not there. Where LIBTORCH or LIBTORCH_USE_PYTORCH=1 is set, that libtorch is checked and used instead.
+either whole or not there. Where LIBTORCH or LIBTORCH_USE_PYTORCH=1 is set, that libtorch is checked and used instead; a release that
+is asked for by --release is always fetched.
 
 Needs Python 3.9 and pip; imports nothing else. Exit code 4, with one sentence and a hint, when something is missing.
 """
@@ -21,8 +22,8 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
-VERSION = "2.11.0"
 ROOT = Path(__file__).resolve().parents[2]
 STAMP = ".complete"
 # What a stamp must say; change it when the layout changes.
@@ -30,30 +31,87 @@ LAYOUT = 1
 EXIT_MACHINE = 4
 GIB = 1 << 30
 
-# (package, version, wheel, SHA-256). cp311 whatever Python runs this: only C++ files are taken from it.
-CPU_WHEELS = [
-    ("torch", VERSION, "torch-2.11.0-cp311-cp311-manylinux_2_28_x86_64.whl",
-     "7aa2f9bbc6d4595ba72138026b2074be1233186150e9292865e04b7a63b8c67a"),
-    ("nvidia-cuda-runtime", "13.0.96", "nvidia_cuda_runtime-13.0.96-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
-     "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548"),
-    ("nvidia-cuda-cupti", "13.0.85", "nvidia_cuda_cupti-13.0.85-py3-none-manylinux_2_25_x86_64.whl",
-     "4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8"),
+
+
+class Wheel(NamedTuple):
+    """A file on PyPI."""
+
+    package: str
+    version: str
+    name: str
+    sha: str
+
+
+class Release(NamedTuple):
+    """A release of libtorch, and the wheels it is taken from."""
+
+    version: str
+    cpu: list
+    cuda: list
+    # What somebody does who cannot fetch it.
+    instead: str
+
+    def wheels(self, cuda):
+        return self.cpu + (self.cuda if cuda else [])
+
+    def home(self, cuda):
+        """Its folder. The release for which the workspace is made has no number in it."""
+        number = "" if self is RELEASES[MAIN] else "-" + ".".join(self.version.split(".")[:2])
+        return ROOT / "target" / f"libtorch{number}{'-cuda' if cuda else ''}"
+
+
+# cp311 whatever Python runs this: only C++ files are taken from it.
+TORCH_2_11 = Wheel("torch", "2.11.0", "torch-2.11.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+                   "7aa2f9bbc6d4595ba72138026b2074be1233186150e9292865e04b7a63b8c67a")
+TORCH_2_13 = Wheel("torch", "2.13.0", "torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+                   "60fcdcb2f3876e21146cb4524ef06397d727ca9ad5f020818547e25075fe3cb7")
+# Both releases need these CUDA libraries in the same version.
+RUNTIME = [
+    Wheel("nvidia-cuda-runtime", "13.0.96", "nvidia_cuda_runtime-13.0.96-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+          "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548"),
+    Wheel("nvidia-cuda-cupti", "13.0.85", "nvidia_cuda_cupti-13.0.85-py3-none-manylinux_2_25_x86_64.whl",
+          "4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8"),
 ]
-# Only headers are taken from these: the machine with the GPU brings the libraries with its own PyTorch.
-CUDA_WHEELS = [
-    ("nvidia-cuda-crt", "13.0.88", "nvidia_cuda_crt-13.0.88-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
-     "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4"),
-    ("nvidia-cuda-cccl", "13.0.85", "nvidia_cuda_cccl-13.0.85-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
-     "e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649"),
-    ("nvidia-cublas", "13.1.0.3", "nvidia_cublas-13.1.0.3-py3-none-manylinux_2_27_x86_64.whl",
-     "ee8722c1f0145ab246bccb9e452153b5e0515fd094c3678df50b2a0888b8b171"),
-    ("nvidia-cusparse", "12.6.3.3", "nvidia_cusparse-12.6.3.3-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
-     "2b3c89c88d01ee0e477cb7f82ef60a11a4bcd57b6b87c33f789350b59759360b"),
-    ("nvidia-cusolver", "12.0.4.66", "nvidia_cusolver-12.0.4.66-py3-none-manylinux_2_27_x86_64.whl",
-     "0a759da5dea5c0ea10fd307de75cdeb59e7ea4fcb8add0924859b944babf1112"),
-    ("nvidia-nccl-cu13", "2.28.9", "nvidia_nccl_cu13-2.28.9-py3-none-manylinux_2_18_x86_64.whl",
-     "e4553a30f34195f3fa1da02a6da3d6337d28f2003943aa0a3d247bbc25fefc42"),
-]
+
+
+def headers(cublas, nccl):
+    """Of these only headers are taken: the machine with the GPU brings the libraries with its own PyTorch."""
+    return [
+        Wheel("nvidia-cuda-crt", "13.0.88", "nvidia_cuda_crt-13.0.88-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+              "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4"),
+        Wheel("nvidia-cuda-cccl", "13.0.85", "nvidia_cuda_cccl-13.0.85-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+              "e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649"),
+        cublas,
+        Wheel("nvidia-cusparse", "12.6.3.3", "nvidia_cusparse-12.6.3.3-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+              "2b3c89c88d01ee0e477cb7f82ef60a11a4bcd57b6b87c33f789350b59759360b"),
+        Wheel("nvidia-cusolver", "12.0.4.66", "nvidia_cusolver-12.0.4.66-py3-none-manylinux_2_27_x86_64.whl",
+              "0a759da5dea5c0ea10fd307de75cdeb59e7ea4fcb8add0924859b944babf1112"),
+        nccl,
+    ]
+
+
+HEADERS_2_11 = headers(
+    Wheel("nvidia-cublas", "13.1.0.3", "nvidia_cublas-13.1.0.3-py3-none-manylinux_2_27_x86_64.whl",
+          "ee8722c1f0145ab246bccb9e452153b5e0515fd094c3678df50b2a0888b8b171"),
+    Wheel("nvidia-nccl-cu13", "2.28.9", "nvidia_nccl_cu13-2.28.9-py3-none-manylinux_2_18_x86_64.whl",
+          "e4553a30f34195f3fa1da02a6da3d6337d28f2003943aa0a3d247bbc25fefc42"),
+)
+HEADERS_2_13 = headers(
+    Wheel("nvidia-cublas", "13.1.1.3", "nvidia_cublas-13.1.1.3-py3-none-manylinux_2_27_x86_64.whl",
+          "37936a16db8fe4ac1f065c2139360608a543a09275cb1a1af612e08cfa065436"),
+    Wheel("nvidia-nccl-cu13", "2.29.7", "nvidia_nccl_cu13-2.29.7-py3-none-manylinux_2_18_x86_64.whl",
+          "edd81538446786ec3b73972543e53bb43bcaf0bfc8ef76cb679fcc390ffe136d"),
+)
+
+# The release for which the workspace is made; worker/setup/other_release.py makes a copy of it for another one.
+MAIN = "2.11"
+RELEASES = {
+    "2.11": Release("2.11.0", [TORCH_2_11, *RUNTIME], HEADERS_2_11,
+                    "set LIBTORCH to a libtorch 2.11.0 you have, or LIBTORCH_USE_PYTORCH=1"),
+    "2.13": Release("2.13.0", [TORCH_2_13, *RUNTIME], HEADERS_2_13,
+                    "leave its workers out: `make wheels WORKERS='2.11-cpu 2.11-cu13'`"),
+}
+VERSION = RELEASES[MAIN].version
 
 CPU_LIBS = {"libtorch_cpu.so", "libc10.so", "libgomp.so.1"}
 CUDA_LIBS = CPU_LIBS | {"libtorch_cuda.so", "libc10_cuda.so", "libtorch_cuda_linalg.so", "libtorch_nvshmem.so"}
@@ -112,7 +170,7 @@ def given():
         return of_python()
     if os.environ.get("LIBTORCH"):
         root = Path(os.environ["LIBTORCH"]).resolve()
-        ours = {(ROOT / "target" / name).resolve() for name in ("libtorch", "libtorch-cuda")}
+        ours = {RELEASES[MAIN].home(cuda).resolve() for cuda in (False, True)}
         if root not in ours:
             check_version(version_of_headers(root), root)
             return root
@@ -130,11 +188,10 @@ def digest(path):
     return sha.hexdigest()
 
 
-def pip_download(wheel, folder):
-    package, version, _name, sha = wheel
+def pip_download(wheel, folder, release):
     with tempfile.TemporaryDirectory(dir=folder) as part:
         pins = Path(part, "pins.txt")
-        pins.write_text(f"{package}=={version} --hash=sha256:{sha}\n")
+        pins.write_text(f"{wheel.package}=={wheel.version} --hash=sha256:{wheel.sha}\n")
         tags = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (28, 27, 25, 18, 17)]
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes",
                    "--no-cache-dir", "--disable-pip-version-check", "--retries=3", "--python-version=3.11",
@@ -142,38 +199,39 @@ def pip_download(wheel, folder):
                    f"--dest={part}", "--quiet", f"--requirement={pins}"]
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
         if done.returncode != 0:
-            raise Missing(*reason_of_pip(package, version, done.stderr))
+            raise Missing(*reason_of_pip(wheel, done.stderr, release))
         found = [path for path in Path(part).iterdir() if path.suffix == ".whl"]
-        if len(found) != 1 or digest(found[0]) != sha:
-            raise Missing(f"pip gave another file for {package} {version} than the pinned one",
-                          "a mirror or proxy may be altering files: try `PIP_INDEX_URL=https://pypi.org/simple make libtorch`")
-        return found[0].replace(folder / wheel[2])
+        if len(found) != 1 or digest(found[0]) != wheel.sha:
+            raise Missing(f"pip gave another file for {wheel.package} {wheel.version} than the pinned one",
+                          "a mirror or proxy may be altering files: try it with PIP_INDEX_URL=https://pypi.org/simple")
+        return found[0].replace(folder / wheel.name)
 
 
-def reason_of_pip(package, version, stderr):
+def reason_of_pip(wheel, stderr, release):
+    what = f"{wheel.package} {wheel.version}"
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     if any("No module named pip" in line for line in lines):
         return f"{sys.executable} has no pip", "python3 -m ensurepip --user, or install your system's python3-pip"
     text = "\n".join(lines)
     if re.search(r"HASH|hash", text) and "DO NOT MATCH" in text:
-        return (f"{package} {version} does not have the pinned SHA-256", "a mirror or proxy may be altering files")
+        return (f"{what} does not have the pinned SHA-256", "a mirror or proxy may be altering files")
     if re.search(r"NewConnectionError|NameResolution|ConnectTimeout|Connection refused|ProxyError|Max retries|timed out|"
                  r"ConnectionError|from versions: none", text):
-        return (f"could not download {package} {version}: PyPI was not reached",
-                "check the network (proxies: HTTPS_PROXY, mirrors: PIP_INDEX_URL), or set LIBTORCH to a libtorch "
-                f"{VERSION} you have, or LIBTORCH_USE_PYTORCH=1; what was downloaded is kept and `make libtorch` goes on")
-    return f"could not download {package} {version}: {lines[-1] if lines else 'pip said nothing'}", "run `make libtorch` again"
+        return (f"could not download {what}: PyPI was not reached",
+                f"check the network (proxies: HTTPS_PROXY, mirrors: PIP_INDEX_URL), or {release.instead}; what was downloaded is kept "
+                "and the same command goes on")
+    return f"could not download {what}: {lines[-1] if lines else 'pip said nothing'}", "run the same command again"
 
 
-def fetch(wheel, folder):
+def fetch(wheel, folder, release):
     """The wheel's verified file; downloads it unless it is there and whole."""
-    path = folder / wheel[2]
+    path = folder / wheel.name
     if path.is_file():
-        if digest(path) == wheel[3]:
+        if digest(path) == wheel.sha:
             return path
         path.unlink()
-    print(f"libtorch: downloading {wheel[0]} {wheel[1]}", flush=True)
-    return pip_download(wheel, folder)
+    print(f"libtorch: downloading {wheel.package} {wheel.version}", flush=True)
+    return pip_download(wheel, folder, release)
 
 
 def members(wheel, names, cuda):
@@ -185,7 +243,7 @@ def members(wheel, names, cuda):
             continue
         if ".dist-info/" in name and re.match(r"(LICENSE|NOTICE|License)", base):
             yield name, f"wheel/{name}"
-        elif wheel[0] == "torch":
+        elif wheel.package == "torch":
             if name.startswith("torch/include/") or (name.startswith("torch/lib/") and base in libs):
                 yield name, f"wheel/{name}"
         elif base in NVIDIA_LIBS:
@@ -199,16 +257,16 @@ def unpack(wheel, path, folder, cuda):
         for name, place in members(wheel, archive.namelist(), cuda):
             out = folder / place
             if folder.resolve() not in out.resolve().parents:
-                raise Missing(f"{wheel[2]} holds the path {name}, which leaves its folder", "do not use this wheel")
+                raise Missing(f"{wheel.name} holds the path {name}, which leaves its folder", "do not use this wheel")
             out.parent.mkdir(parents=True, exist_ok=True)
             with archive.open(name) as source, open(out, "wb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
 
 
-def lay_out(folder, cuda):
+def lay_out(folder, release, cuda):
     """The links torch-sys and the dynamic linker look for."""
     (folder / "include").symlink_to("wheel/torch/include")
-    (folder / "build-version").write_text(VERSION + "\n")
+    (folder / "build-version").write_text(release.version + "\n")
     lib = folder / "lib"
     lib.mkdir()
     for path in sorted(folder.glob("wheel/**/lib/*.so*")):
@@ -230,10 +288,10 @@ def is_complete(home, wheels):
     return stamp.is_file() and stamp.read_text() == stamp_text(wheels)
 
 
-def check_machine(folder, wanted_bytes):
+def check_machine(folder, wanted_bytes, release):
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise Missing(f"libtorch is fetched for Linux on x86_64, this is {platform.system()} on {platform.machine()}",
-                      f"install PyTorch {VERSION} yourself and set LIBTORCH_USE_PYTORCH=1")
+                      release.instead)
     free = shutil.disk_usage(folder).free
     if free < wanted_bytes:
         raise Missing(f"{folder} has {free / GIB:.1f} GiB free, libtorch needs {wanted_bytes / GIB:.1f} GiB while unpacking",
@@ -253,18 +311,19 @@ def replace(home, part):
     shutil.rmtree(old, ignore_errors=True)
 
 
-def build(home, wheels, cuda):
+def build(home, release, cuda):
     """Fetches and unpacks into a folder beside `home`, then renames."""
+    wheels = release.wheels(cuda)
     downloads = ROOT / "target" / "downloads"
     downloads.mkdir(parents=True, exist_ok=True)
-    check_machine(home.parent, (5 if cuda else 2) * GIB)
-    paths = [fetch(wheel, downloads) for wheel in wheels]
+    check_machine(home.parent, (5 if cuda else 2) * GIB, release)
+    paths = [fetch(wheel, downloads, release) for wheel in wheels]
     part = Path(tempfile.mkdtemp(prefix=home.name + ".part-", dir=home.parent))
     try:
         part.chmod(0o755)
         for wheel, path in zip(wheels, paths):
             unpack(wheel, path, part, cuda)
-        lay_out(part, cuda)
+        lay_out(part, release, cuda)
         (part / STAMP).write_text(stamp_text(wheels))
         replace(home, part)
     finally:
@@ -273,16 +332,15 @@ def build(home, wheels, cuda):
         path.unlink()
 
 
-def ensure(cuda):
+def ensure(release, cuda):
     """Root of a complete libtorch; fetches ours when it is not there."""
-    home = ROOT / "target" / ("libtorch-cuda" if cuda else "libtorch")
-    wheels = CPU_WHEELS + (CUDA_WHEELS if cuda else [])
+    home = release.home(cuda)
     home.parent.mkdir(parents=True, exist_ok=True)
     with open(home.parent / ".libtorch.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not is_complete(home, wheels):
-            build(home, wheels, cuda)
-            print(f"libtorch: {VERSION} is in {home.relative_to(ROOT)}", flush=True)
+        if not is_complete(home, release.wheels(cuda)):
+            build(home, release, cuda)
+            print(f"libtorch: {release.version} is in {home.relative_to(ROOT)}", flush=True)
     return home
 
 
@@ -290,13 +348,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--cuda", action="store_true", help="the variant with CUDA: builds anywhere, runs beside a PyTorch on a GPU machine")
     parser.add_argument("--print-lib", action="store_true", help="print only the folder for LD_LIBRARY_PATH; fetch nothing")
+    parser.add_argument("--release", choices=RELEASES, help=f"fetch this one, for which the workspace is not made ({MAIN}); LIBTORCH is not read")
     arguments = parser.parse_args()
+    release = RELEASES[arguments.release or MAIN]
     try:
-        root = given()
+        root = None if arguments.release else given()
         if arguments.print_lib:
-            print((root or ROOT / "target" / ("libtorch-cuda" if arguments.cuda else "libtorch")) / "lib")
+            print((root or release.home(arguments.cuda)) / "lib")
         elif root is None:
-            ensure(arguments.cuda)
+            ensure(release, arguments.cuda)
         else:
             print(f"libtorch: using {root}")
     except Missing as missing:
@@ -307,7 +367,7 @@ def main():
               file=sys.stderr)
         return EXIT_MACHINE
     except KeyboardInterrupt:
-        print("error: interrupted\nhint: `make libtorch` goes on with what is already downloaded", file=sys.stderr)
+        print("error: interrupted\nhint: the same command goes on with what is already downloaded", file=sys.stderr)
         return 130
     return 0
 

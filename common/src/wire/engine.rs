@@ -2,7 +2,7 @@
 //! each way, by [`put`](super::serve::put) and [`get`](super::serve::get).
 //!
 //! ```text
-//! enn ─► Begin            worker ─► Ready | Failed
+//! enn ─► Begin            worker ─► Ready | Unavailable | Failed
 //!     ─► Question                ─► Answered | Failed        once for every batch
 //!     ─► end of input            ─► ends
 //! ```
@@ -53,6 +53,8 @@ pub enum EngineReply {
         /// Properties that the artifact states, e.g. of which instruction set its code is.
         about: BTreeMap<String, String>,
     },
+    /// The worker's libtorch runs no artifacts of this engine; the worker ends.
+    Unavailable { why: String },
     /// The outputs are written.
     Answered,
     /// The worker cannot go on and ends.

@@ -25,6 +25,10 @@ use std::{
     time::Duration,
 };
 
+/// Names what a libtorch lacks that runs no archives, and what can be done without it.
+const UNAVAILABLE: &str = "libtorch's interpreter of PT2 archives";
+const INSTEAD: &str = "export the run as onnx; or with --unverified as it is: `torch.export.load` of PyTorch loads it";
+
 /// An artifact, with the names of its inputs and outputs in their order.
 #[derive(Debug, Clone)]
 pub struct Artifact {
@@ -79,6 +83,9 @@ impl EngineRunner {
         match ask(&mut piped, &begin, &task)? {
             EngineReply::Ready { version, about } => {
                 Ok(Self { worker: piped, artifact, task, scratch, version, about })
+            }
+            EngineReply::Unavailable { why } => {
+                Err(ExportError::Unavailable { what: UNAVAILABLE, why, hint: INSTEAD.to_owned() })
             }
             other => Err(task.refused(format!("the worker sent {other:?} before any question"))),
         }

@@ -3,7 +3,7 @@
 use super::places::site_packages;
 use std::path::{Path, PathBuf};
 
-/// Release of libtorch in a hint that names one: the one for which ENN is tested most.
+/// Release of libtorch in a hint, where it fits: the one for which ENN is tested most.
 const TORCH: &str = "2.11.0";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -62,13 +62,19 @@ impl Installation {
 
     /// Returns how to get a libtorch of one of `releases`, which fits after `hint: `.
     pub fn get_libtorch(&self, releases: &str) -> String {
+        let torch = torch_of(releases);
         match self {
-            Self::Checkout => format!(
+            Self::Checkout if torch == TORCH => format!(
                 "`make libtorch` fetches it; else `python3 -m pip install torch=={TORCH}`, or set ENN_LIBTORCH to a libtorch {releases} \
                  you have"
             ),
+            Self::Checkout => {
+                format!(
+                    "`python3 -m pip install torch=={torch}`, or set ENN_LIBTORCH to a libtorch {releases} you have"
+                )
+            }
             Self::Package { python, .. } => format!(
-                "`{} -m pip install torch=={TORCH}`, in the variant that you want, for GPUs or for CPUs; or set ENN_LIBTORCH to a \
+                "`{} -m pip install torch=={torch}`, in the variant that you want, for GPUs or for CPUs; or set ENN_LIBTORCH to a \
                  libtorch {releases} you have",
                 python.display()
             ),
@@ -100,6 +106,20 @@ impl Installation {
                 beside.as_ref().unwrap_or(python).display()
             ),
         }
+    }
+}
+
+/// Returns a release of torch that is one of `releases`: the one for which ENN is tested most, else the first that is named.
+fn torch_of(releases: &str) -> String {
+    let is_release = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());
+    let named: Vec<&str> = releases.split(' ').filter(is_release).collect();
+    match named.first() {
+        Some(first) if !named.iter().any(|one| TORCH.starts_with(one)) => {
+            // Each release begins with its patch 0.
+            let patch = if first.matches('.').count() == 1 { ".0" } else { "" };
+            format!("{first}{patch}")
+        }
+        _ => TORCH.to_owned(),
     }
 }
 
@@ -160,6 +180,21 @@ mod tests {
         assert!(
             installation.get_libtorch("2.11 or 2.13").starts_with("`/usr/bin/python3 -m pip install torch==2.11.0`")
         );
+    }
+
+    #[test]
+    fn the_torch_of_a_hint_is_one_that_fits() {
+        for (releases, torch) in [
+            ("2.11", "2.11.0"),
+            ("2.9 or 2.11 or 2.13", "2.11.0"),
+            ("2.13", "2.13.0"),
+            ("2.13.1", "2.13.1"),
+            ("of the release for which it is built, that", "2.11.0"),
+        ] {
+            assert_eq!(torch_of(releases), torch, "{releases}");
+        }
+        let hint = Installation::Checkout.get_libtorch("2.13");
+        assert!(!hint.contains("make libtorch") && hint.contains("torch==2.13.0"), "{hint}");
     }
 
     #[test]

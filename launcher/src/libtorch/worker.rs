@@ -7,7 +7,7 @@ use super::{
     installation::Installation,
     places::{is_world_writable, site_packages},
     python::PythonPackages,
-    release::RELEASE,
+    release::{CUDA_LIBRARY, RELEASE},
 };
 use std::{
     fs,
@@ -19,6 +19,8 @@ const PROGRAM: &str = "enn-worker";
 const PACKAGE: &str = "enn_train";
 /// Release of CUDA whose runtime `make cuda` links.
 const CUDA_RELEASE: u32 = 13;
+/// Text before the release of libtorch in the bytes of a program (`worker/core/shim/probe.cpp`).
+const MARK: &str = "enn-worker for libtorch ";
 
 /// One enn-worker, and what it is built for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,11 +33,12 @@ pub(super) struct WorkerProgram {
 }
 
 impl WorkerProgram {
-    /// Describes a program that was named: by its name, else, from its bytes, as one of `make build` or `make cuda`.
+    /// Describes a program that was named: by its name, else by its bytes.
     pub(super) fn named(path: PathBuf) -> Self {
         Self::of_package(&path).unwrap_or_else(|| {
-            let cuda = links_cuda(&path).then_some(CUDA_RELEASE);
-            Self { path, release: RELEASE.to_owned(), cuda }
+            let bytes = fs::read(&path).unwrap_or_default();
+            let cuda = memchr::memmem::find(&bytes, CUDA_LIBRARY.as_bytes()).map(|_| CUDA_RELEASE);
+            Self { path, release: marked(&bytes).unwrap_or_else(|| RELEASE.to_owned()), cuda }
         })
     }
 
@@ -151,9 +154,12 @@ fn programs_in(package: &Path) -> Vec<WorkerProgram> {
     programs
 }
 
-/// Returns whether the program contains the name libtorch_cuda.so.
-fn links_cuda(program: &Path) -> bool {
-    fs::read(program).is_ok_and(|bytes| memchr::memmem::find(&bytes, b"libtorch_cuda.so").is_some())
+/// Returns the release in the mark of a program: the first two numbers of its libtorch.
+fn marked(bytes: &[u8]) -> Option<String> {
+    let after = &bytes[memchr::memmem::find(bytes, MARK.as_bytes())? + MARK.len()..];
+    let version: Vec<&[u8]> = after.split(|byte| !byte.is_ascii_digit()).take(2).collect();
+    let numbers: Option<Vec<u32>> = version.iter().map(|part| std::str::from_utf8(part).ok()?.parse().ok()).collect();
+    numbers.filter(|numbers| numbers.len() == 2).map(|numbers| format!("{}.{}", numbers[0], numbers[1]))
 }
 
 #[cfg(test)]
@@ -187,6 +193,22 @@ mod tests {
         }
         let named = WorkerProgram::named("/build/enn-worker".into());
         assert_eq!((named.release.as_str(), named.cuda), (RELEASE, None));
+    }
+
+    #[test]
+    fn the_bytes_of_a_program_say_what_it_is_built_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("enn-worker");
+        let of = |bytes: &str| {
+            fs::write(&path, bytes).unwrap();
+            let named = WorkerProgram::named(path.clone());
+            (named.release, named.cuda)
+        };
+        assert_eq!(of("\0enn-worker for libtorch 2.13.0\0"), ("2.13".to_owned(), None));
+        assert_eq!(of("\0enn-worker for libtorch 2.9.1\0libtorch_cuda.so\0"), ("2.9".to_owned(), Some(13)));
+        for damaged in ["", "enn-worker for libtorch ", "enn-worker for libtorch x.1", "enn-worker for libtorch 2"] {
+            assert_eq!(of(damaged), (RELEASE.to_owned(), None), "{damaged}");
+        }
     }
 
     #[test]

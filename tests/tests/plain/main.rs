@@ -10,6 +10,7 @@ mod frozen;
 mod known_faults;
 mod measured;
 mod new;
+mod other_release;
 mod preload;
 mod reform;
 mod replace;

@@ -9,6 +9,7 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Flags.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+#include <torch/headeronly/version.h>
 
 #include <dlfcn.h>
 
@@ -20,23 +21,13 @@
 #include <unordered_map>
 #include <vector>
 
-// libtorch 2.11 exports the class but not its header: an object of one pointer. Another version that has it no more fails to link.
-namespace torch::nativert {
-class ModelRunner;
-class ModelRunnerHandle {
- public:
-  ModelRunnerHandle(const std::string& path, const std::string& name);
-  ModelRunnerHandle(const ModelRunnerHandle&) = delete;
-  ModelRunnerHandle& operator=(const ModelRunnerHandle&) = delete;
-  ~ModelRunnerHandle();
-  std::vector<c10::IValue> runWithFlatInputsAndOutputs(std::vector<c10::IValue> inputs);
-
- private:
-  std::unique_ptr<ModelRunner> runner_;
-};
-} // namespace torch::nativert
+// libtorch 2.13 declares the interpreter of archives, too, but has it in libtorch_python.so only, which exports nothing of it.
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
+#define ENN_ARCHIVES
+#include <torch/nativert/ModelRunnerHandle.h>
 
 C10_DECLARE_int(caffe2_log_level);
+#endif
 
 namespace {
 
@@ -48,6 +39,7 @@ struct Artifact {
   virtual std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) = 0;
 };
 
+#ifdef ENN_ARCHIVES
 struct Archive : Artifact {
   explicit Archive(const char* path) : runner(path, MODEL) {}
 
@@ -62,6 +54,7 @@ struct Archive : Artifact {
 
   torch::nativert::ModelRunnerHandle runner;
 };
+#endif
 
 struct Package : Artifact {
   Package(const char* path, int32_t device)
@@ -83,12 +76,25 @@ struct Package : Artifact {
 
 extern "C" {
 
+// Whether this libtorch runs archives.
+int32_t enn_artifact_archives() {
+#ifdef ENN_ARCHIVES
+  return 1;
+#else
+  return 0;
+#endif
+}
+
 int32_t enn_artifact_archive(const char* path, void** out) {
   return enn::guarded([&] {
+#ifdef ENN_ARCHIVES
     // It warns of every operation for which it has no faster way.
     constexpr int ERRORS = 2;
     if (FLAGS_caffe2_log_level < ERRORS) FLAGS_caffe2_log_level = ERRORS;
     *out = static_cast<Artifact*>(new Archive(path));
+#else
+    TORCH_CHECK(false, "libtorch ", TORCH_VERSION, " has no interpreter of ", path, " outside of Python");
+#endif
   });
 }
 

@@ -10,11 +10,19 @@
 #include <torch/csrc/distributed/c10d/NCCLUtils.hpp>
 #endif
 
+namespace {
+
+// enn reads it from the bytes of a program that it does not start for this (launcher/src/libtorch/worker.rs).
+constexpr char MARK[] = "enn-worker for libtorch ";
+constexpr const char* MARKED = "enn-worker for libtorch " TORCH_VERSION;
+
+} // namespace
+
 extern "C" {
 
 // Version of the headers this was compiled with.
 const char* enn_probe_built() {
-  return TORCH_VERSION;
+  return MARKED + sizeof(MARK) - 1;
 }
 
 // libtorch's own description of its build.

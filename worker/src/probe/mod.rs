@@ -77,7 +77,7 @@ mod tests {
     fn the_libtorch_that_runs_is_the_one_built_against() {
         let probe = probe();
         assert_eq!(probe.libtorch, probe.libtorch_built);
-        assert!(probe.libtorch.starts_with("2.11."), "{}", probe.libtorch);
+        assert!(probe.libtorch.starts_with("2."), "{}", probe.libtorch);
         assert!(probe.threads >= 1);
     }
 }

@@ -55,6 +55,10 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write) -> Result<(), S
         Engine::Pt2 if device != Device::Cpu => {
             return Err(failed(path, "libtorch runs a PT2 archive on the CPU only".to_owned()));
         }
+        Engine::Pt2 if !artifact::runs_archives() => {
+            let why = format!("libtorch {} runs PT2 archives in Python only, expected 2.11", libtorch_version());
+            return put(output, &EngineReply::Unavailable { why }).map_err(SessionError::Pipe);
+        }
         Engine::Pt2 => (Artifact::archive(path), BTreeMap::new()),
         Engine::Aoti => {
             let about = artifact::about(path).map_err(refused)?;

@@ -4,4 +4,4 @@
 
 mod result;
 
-pub use result::{Artifact, about};
+pub use result::{Artifact, about, runs_archives};

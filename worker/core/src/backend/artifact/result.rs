@@ -16,6 +16,7 @@ use torch_sys::C_tensor;
 
 // `shim/artifact.cpp`.
 unsafe extern "C" {
+    fn enn_artifact_archives() -> i32;
     fn enn_artifact_archive(path: *const c_char, out: *mut *mut c_void) -> i32;
     fn enn_artifact_package(path: *const c_char, device: i32, out: *mut *mut c_void) -> i32;
     fn enn_artifact_free(artifact: *mut c_void);
@@ -79,6 +80,12 @@ impl Drop for Artifact {
         // SAFETY: the only owner frees once.
         unsafe { enn_artifact_free(self.0) }
     }
+}
+
+/// Returns whether the libtorch of this build runs PT2 archives.
+pub fn runs_archives() -> bool {
+    // SAFETY: it returns a constant.
+    unsafe { enn_artifact_archives() != 0 }
 }
 
 /// Returns the metadata of an AOTInductor package without loading its code.
