@@ -1,9 +1,6 @@
 //! The order of the search, and what it says where nothing fits.
 
-use super::{
-    release::{CUDA_LIBRARY, RELEASE},
-    *,
-};
+use super::{release::CUDA_LIBRARY, *};
 use std::{fs, os::unix::fs::PermissionsExt};
 
 /// A directory that looks like a libtorch of a release.
