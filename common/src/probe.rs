@@ -17,6 +17,8 @@ pub struct Probe {
     pub cuda: Option<String>,
     /// Version of NCCL, in a CUDA build.
     pub nccl: Option<String>,
+    /// Whether libtorch runs PT2 archives.
+    pub runs_archives: bool,
     /// Vector instructions libtorch uses.
     pub cpu_capability: Option<String>,
     /// Threads one operation uses when nothing else is said.

@@ -1,10 +1,9 @@
 //! Checks the findings. Pure, so that every result is tested without a machine that has it.
 
 use super::{
-    findings::{Findings, ProbeFailure},
+    findings::{DoctorInputs, Findings, ProbeFailure},
     report::{Check, CheckState, Report},
 };
-use crate::libtorch::Installation;
 use enn_common::probe::Probe;
 use enn_process::preload::Trial;
 use enn_ui::format::plural;
@@ -63,7 +62,7 @@ fn worker(findings: &Findings) -> Option<Check> {
         Ok(probe) => ok(NAME, format!("{} at {path}, {} build", probe.version, build(probe))),
         Err(ProbeFailure::NoWorker) => missing(NAME, "not found".into(), installation.get_worker()),
         Err(ProbeFailure::Failed(line)) => {
-            missing(NAME, format!("{path} does not start: {line}"), fix_for_start(line, installation))
+            missing(NAME, format!("{path} does not start: {line}"), fix_for_start(line, &findings.inputs))
         }
         Err(ProbeFailure::TimedOut(limit)) => missing(
             NAME,
@@ -78,12 +77,15 @@ fn build(probe: &Probe) -> &'static str {
 }
 
 /// Returns how to fix a worker that does not start, from the dynamic linker's last line.
-fn fix_for_start(line: &str, installation: &Installation) -> String {
-    if line.contains("libtorch") || line.contains("libc10") {
-        installation.get_libtorch("of the release for which it is built, that")
-    } else {
-        installation.repair_worker(line.contains("GLIBC"))
+fn fix_for_start(line: &str, inputs: &DoctorInputs) -> String {
+    if !line.contains("libtorch") && !line.contains("libc10") {
+        return inputs.installation.repair_worker(line.contains("GLIBC"));
     }
+    let of_search = inputs.libtorch.as_ref().err().and_then(|why| why.split_once("\nhint: "));
+    of_search.map_or_else(
+        || inputs.installation.get_libtorch("of the release for which it is built, that"),
+        |(_, hint)| hint.to_owned(),
+    )
 }
 
 fn libtorch(findings: &Findings) -> Option<Check> {

@@ -1,12 +1,15 @@
 //! What works on this machine and what does not, on one screen. Pure.
 
 use super::{
-    findings::Findings,
+    findings::{ExportSupport, Findings},
     policy::gpu_count,
     report::{Check, CheckState, Report},
 };
 use enn_process::preload::Trial;
 use std::fmt::Write;
+
+/// Format of `enn export` that libtorch itself checks, where it runs such archives.
+const ARCHIVES: &str = "pt2";
 
 /// The degree to which something works here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,8 +124,12 @@ fn run_scripts(findings: &Findings) -> Ability {
 
 fn exports(findings: &Findings) -> Ability {
     const NAME: &str = "export";
+    // Nothing that could be installed checks an archive in place of libtorch.
+    let lacks_archives = findings.probe.as_ref().is_ok_and(|probe| !probe.runs_archives);
+    let counts = |one: &&ExportSupport| !(lacks_archives && one.format == ARCHIVES);
     let names = |is_ready: bool| -> Vec<&str> {
-        findings.inputs.exports.iter().filter(|one| one.is_ready == is_ready).map(|one| one.format).collect()
+        let exports = findings.inputs.exports.iter().filter(counts);
+        exports.filter(|one| one.is_ready == is_ready).map(|one| one.format).collect()
     };
     let others = names(false);
     let fix = (!others.is_empty()).then(|| format!("enn export --prepare {}", others.join(",")));
@@ -163,6 +170,13 @@ mod tests {
             "enn doctor --all: everything that was found, and the environment variables",
         ];
         assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn an_archive_that_libtorch_does_not_run_is_no_format_that_works() {
+        let mut findings = good();
+        findings.probe.as_mut().unwrap().runs_archives = false;
+        assert!(!of(&findings).contains("pt2"));
     }
 
     #[test]

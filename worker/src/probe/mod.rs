@@ -25,6 +25,7 @@ pub fn probe() -> Probe {
         cuda_devices: u32::try_from(tch::Cuda::device_count()).unwrap_or(0),
         cuda: setting(&result::config(), "CUDA_VERSION").filter(|_| cfg!(feature = "cuda")),
         nccl: (!nccl.is_empty()).then_some(nccl),
+        runs_archives: enn_core::backend::artifact::runs_archives(),
         cpu_capability: capability(&result::config()),
         threads: u32::try_from(result::threads()).unwrap_or(0),
     }

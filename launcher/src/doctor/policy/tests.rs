@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
-    doctor::findings::{DoctorInputs, ExportSupport, ResourceLimits},
-    libtorch::Libtorch,
+    doctor::findings::{ExportSupport, ResourceLimits},
+    libtorch::{Installation, Libtorch},
 };
 use enn_common::exit::ExitCode;
 use std::{path::PathBuf, time::Duration};
@@ -35,6 +35,7 @@ pub(in crate::doctor) fn good() -> Findings {
             cuda_devices: 0,
             cuda: None,
             nccl: None,
+            runs_archives: true,
             cpu_capability: Some("AVX2".into()),
             threads: 8,
         }),
@@ -83,6 +84,11 @@ fn a_missing_or_broken_worker_is_missing_and_says_how_to_get_one() {
     let report = with(|f| f.probe = Err(ProbeFailure::Failed(line.into())));
     assert!(item(&report, "enn-worker").found.contains(line));
     assert!(fix(&report, "enn-worker").contains("make libtorch"));
+    let report = with(|f| {
+        f.probe = Err(ProbeFailure::Failed(line.into()));
+        f.inputs.libtorch = Err("no libtorch 2.13 was found: a; b\nhint: pip install torch==2.13.0".into());
+    });
+    assert_eq!(fix(&report, "enn-worker"), "pip install torch==2.13.0");
     let report = with(|f| f.probe = Err(ProbeFailure::TimedOut(Duration::from_secs(60))));
     assert!(item(&report, "enn-worker").found.contains("60 s"));
     assert_eq!(report.exit_code(), ExitCode::Machine);
