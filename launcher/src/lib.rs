@@ -15,6 +15,7 @@ pub mod facts;
 mod help;
 pub mod libtorch;
 mod names;
+mod pages;
 pub mod retention;
 mod schema;
 pub mod tasks;

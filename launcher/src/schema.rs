@@ -1,7 +1,7 @@
 //! The JSON schema of configurations: keys, types, bounds and defaults are those with which `resolve` reads them, descriptions those of the
 //! pages.
 
-use crate::{facts::Facts, help::key_texts::KeyTexts};
+use crate::{facts::Facts, pages::key_texts::KeyTexts};
 use enn_common::{
     config::{
         key_list,

@@ -1,17 +1,17 @@
 //! `enn help`: topics and keys of the configuration, told by the pages (.md) of the repository, which are in the program.
 //!
-//! `topics` is the list of topics, `pages` finds sections, `key_texts` reads the rows about keys, `markdown` draws them for a terminal, and
-//! `keys` is the list of keys. **Invariant:** there is no second text: what help says is what the pages say.
+//! `topics` is the list of topics, whose text is in `crate::pages`, as is that about keys; `markdown` draws it for a terminal, and `keys` is
+//! the list of keys. **Invariant:** there is no second text: what help says is what the pages say.
 
-pub(crate) mod key_texts;
 mod keys;
 pub(crate) mod markdown;
-mod pages;
 mod topics;
 
-use crate::doctor::variables::{OF_TORCHRUN, VARIABLES};
+use crate::{
+    doctor::variables::{OF_TORCHRUN, VARIABLES},
+    pages::key_texts::KeyTexts,
+};
 use enn_common::{config::error::nearest, exit::ExitCode};
-use key_texts::KeyTexts;
 use keys::ConfigKey;
 use topics::{TOPICS, Topic, TopicText};
 

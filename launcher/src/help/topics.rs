@@ -1,6 +1,6 @@
 //! The topics of `enn help`: each is made of sections of the pages.
 
-use super::pages::{CHECKPOINTS, DATA, EXPORT, EmbeddedPage, FAULTS, JUDGING, LAUNCH, PREDICTING, RUN, TRAINING};
+use crate::pages::{CHECKPOINTS, DATA, EXPORT, EmbeddedPage, FAULTS, JUDGING, LAUNCH, PREDICTING, RUN, TRAINING};
 
 /// The source of a topic's text.
 #[derive(Debug, Clone, Copy)]

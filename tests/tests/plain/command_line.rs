@@ -130,7 +130,7 @@ fn help_on_a_topic_a_key_and_a_command() {
     );
     let key = shown(&["help", "train.epochs"]);
     assert!(
-        key.contains("a whole number from 0 to 10000000") && key.contains("passes over the training rows"),
+        key.contains("a whole number from 0 to 10000000") && key.contains("Passes over the training rows"),
         "{key}"
     );
     assert!(shown(&["help", "ckpt", "diff"]).contains("Usage: enn ckpt diff"), "clap's own help");

@@ -102,7 +102,7 @@ const FLOORS: [Floors; 4] = [
     Floors {
         package: "enn-launcher",
         floors: &[
-            &["names"],
+            &["names", "pages"],
             &["chaos", "doctor", "error", "export", "facts", "libtorch", "retention", "schema", "tasks", "torchrun"],
             &["api", "help"],
             &["cli"],
@@ -157,7 +157,7 @@ const LIMITS: [(&str, &str, &[&str]); 31] = [
     // Doctor's table says which variables there are to read.
     ("enn-launcher", "facts", &["doctor", "enn_process", "error", "libtorch"]),
     ("enn-launcher", "retention", &["enn_process", "enn_ui::runs"]),
-    ("enn-launcher", "schema", &["facts"]),
+    ("enn-launcher", "schema", &["facts", "pages"]),
     ("enn-launcher", "tasks", &["error", "facts", "names"]),
     (
         "enn-launcher",

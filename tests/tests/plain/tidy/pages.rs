@@ -28,13 +28,17 @@ const FILE_ENDINGS: [&str; 4] = ["rs", "py", "csv", "pt"];
 /// Sections of a page from which on it lists them.
 const SECTIONS_LISTED_MIN: usize = 3;
 /// Methods of `Section` whose first argument is a key.
-const READERS: [&str; 14] = [
+const READERS: [&str; 18] = [
     "integer",
+    "integer_if",
+    "integer_required",
     "integers",
     "number",
+    "number_if",
     "numbers",
     "pair",
     "truth",
+    "truth_if",
     "text",
     "text_required",
     "texts",

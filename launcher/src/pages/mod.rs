@@ -1,4 +1,6 @@
-//! The pages (.md) that help shows parts of: they are in the program, and are read where they are in the repository.
+//! The pages (.md) that the program shows parts of: they are in it, and are read where they are in the repository.
+
+pub(crate) mod key_texts;
 
 /// A page that is a part of the program.
 #[derive(Debug, Clone, Copy)]

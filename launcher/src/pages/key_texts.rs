@@ -3,7 +3,7 @@
 //! A table describes keys if one of the first two cells of its head is `key`, `size` or `switch`, or names a section: "`[data]`", "key of
 //! `[cluster]`". Keys without a section belong to that section, else to the last one that the text between heading and table names.
 
-use super::pages::{DATA, EmbeddedPage, FAULTS, TRAINING};
+use super::{DATA, EmbeddedPage, FAULTS, TRAINING};
 use std::collections::BTreeMap;
 
 const PAGES: [EmbeddedPage; 3] = [DATA, TRAINING, FAULTS];
