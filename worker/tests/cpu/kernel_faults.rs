@@ -409,11 +409,13 @@ fn train_on(device: &str, part: &str, workers: u32, settings: &[&str]) -> Ended 
     let dir = tempfile::tempdir().unwrap();
     let script = dir.path().join("worker.sh");
     let test = std::env::current_exe().unwrap();
-    // The launcher looks in a worker's file for what it links.
+    // The launcher looks in a worker's file for what it links, and for the release of libtorch that it is built for.
     let links = if cfg!(feature = "cuda") { "libtorch_cuda.so" } else { "libtorch_cpu.so" };
+    let built_for = format!("enn-worker for libtorch {}", enn_worker::probe::libtorch_version());
     let test = test.display();
     let worker = again::name(module_path!(), "worker");
-    let text = format!("#!/bin/sh\n# {links}\nexec '{test}' '{worker}' --exact --nocapture --test-threads 1\n");
+    let text =
+        format!("#!/bin/sh\n# {links}, {built_for}\nexec '{test}' '{worker}' --exact --nocapture --test-threads 1\n");
     fs::write(&script, text).unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     let output = Command::new(enn)

@@ -12,6 +12,7 @@ use enn_worker::op::row::Operation;
 use enn_worker::op::sample::{Sample, SampleRng};
 use enn_worker::op::{self, Op};
 use enn_worker::params::ParamBuilder;
+use std::collections::BTreeSet;
 use tch::{Device, Kind, Tensor};
 
 #[test]
@@ -357,21 +358,26 @@ fn is_operand(argument: &Argument) -> bool {
 #[test]
 fn every_functional_operator_of_libtorch_with_an_operand_can_be_called_or_has_a_reason_why_not() {
     let mut refused = Vec::new();
+    let mut here = BTreeSet::new();
     let mut called = 0;
     for (name, overload) in AnyOp::all().unwrap() {
         let Some(plain) = name.strip_prefix("aten::") else { continue };
+        let full = if overload.is_empty() { plain.to_owned() } else { format!("{plain}.{overload}") };
+        here.insert(full.clone());
         let operator = AnyOp::find(&name, &overload).unwrap();
         let arguments = operator.arguments();
         if arguments.iter().any(|argument| argument.writes) || !arguments.iter().any(is_operand) {
             continue;
         }
         match arguments.iter().any(|argument| argument.takes == 0) {
-            true => refused.push(if overload.is_empty() { plain.to_owned() } else { format!("{plain}.{overload}") }),
+            true => refused.push(full),
             false => called += 1,
         }
     }
     refused.sort_unstable();
     let mut known: Vec<&str> = REFUSED.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+    // Libtorch 2.13 has no names of axes any more.
+    known.retain(|name| here.contains(*name));
     known.sort_unstable();
     assert_eq!(refused, known);
     assert!(called > 1000, "{called} operators");
