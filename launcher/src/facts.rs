@@ -201,7 +201,6 @@ impl Facts {
     pub fn gather() -> Self {
         let text = |name: &str| variable(name).and_then(|value| value.into_string().ok());
         let exe = env::current_exe().ok();
-        // CUDA takes an empty list for no GPU at all.
         let visible_devices = env::var("CUDA_VISIBLE_DEVICES").ok();
         let gpus = visible(visible_devices.as_deref(), gpu_devices(Path::new("/dev")));
         let path = variable("PATH");
@@ -433,7 +432,7 @@ fn xpus(drm: &Path) -> usize {
     nodes.filter(|entry| intel(entry.path().join("device/vendor"))).count()
 }
 
-/// Returns how many of `devices` CUDA will show: it stops at the first entry of the list that is no device.
+/// Returns how many of `devices` CUDA will show: it stops at the first entry of the list that is no device, and an empty list is none.
 fn visible(list: Option<&str>, devices: usize) -> usize {
     let Some(list) = list.filter(|_| devices > 0) else { return devices };
     let entries = list.split(',').map(str::trim);

@@ -6,7 +6,6 @@ use super::{
 };
 use enn_common::probe::Probe;
 use enn_process::preload::Trial;
-use enn_ui::format::plural;
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
@@ -115,7 +114,7 @@ fn libtorch(findings: &Findings) -> Option<Check> {
 
 /// A number of GPUs, for people.
 pub(super) fn gpu_count(count: usize) -> String {
-    plural(count as u64, "GPU")
+    format!("{count} GPU{}", if count == 1 { "" } else { "s" })
 }
 
 fn cuda(findings: &Findings) -> Option<Check> {

@@ -153,8 +153,9 @@ class Nvrx(Tool):
         shared |= {"NVRX_INTERVAL": self.interval, "TORCH_CPP_LOG_LEVEL": "error", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0", "NCCL_NVLS_ENABLE": "0"}
         for rank in range(world):
             ranks = {"RANK": str(rank)}
-            # With a local rank it asks NVML about the devices before it restarts, and gives up where there is none.
-            ranks |= {"LOCAL_RANK": str(rank)} if job.device == "cuda" else {}
+            # With a local rank it asks NVML about the device before it restarts, and gives up where there is none: a reserve rank is given one
+            # that a rank has.
+            ranks |= {"LOCAL_RANK": str(rank % job.workers)} if job.device == "cuda" else {}
             job.start(f"rank-{rank}", [sys.executable, *self.script(job)], self.variables() | shared | ranks)
 
 
