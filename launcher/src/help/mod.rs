@@ -141,14 +141,15 @@ fn of_key(key: &ConfigKey) -> String {
     let mut text = format!("## {}\n\n- value: {}\n", key.name, key.expected);
     let texts = KeyTexts::read();
     let description = texts.of(&key.name);
+    let bare = |text: &str| text.trim_matches(['`', '"']).to_owned();
     let default_of_page = description.map_or("", |of| of.default.as_str());
     match (&key.default, default_of_page) {
         (None, "") => {}
-        (Some(default), "") => text.push_str(&format!("- default: {default}\n")),
-        (Some(default), other) if other.trim_matches('`') != default => {
+        (Some(default), other) if !other.is_empty() && bare(other) != bare(default) => {
             text.push_str(&format!("- default: {default} – {other}\n"));
         }
-        (_, other) => text.push_str(&format!("- default: {other}\n")),
+        (Some(default), _) => text.push_str(&format!("- default: {default}\n")),
+        (None, other) => text.push_str(&format!("- default: {other}\n")),
     }
     let (section, last) = key.name.rsplit_once('.').unwrap_or(("", &key.name));
     let place = if section.is_empty() { "at the top of the file".to_owned() } else { format!("in `[{section}]`") };
