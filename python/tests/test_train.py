@@ -17,7 +17,9 @@ from tables_common import PYTHON_PATH, QUICK, TableTest, WEATHER, series, shop
 import enn
 
 STOPPED = """
-import enn, sys
+import enn, signal, sys
+# A shell ignores SIGINT in what it starts in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from tables_common import shop
 frame = shop()
 print("begins", flush=True)
@@ -439,6 +441,8 @@ class Interrupts(TableTest):
             if not sent and any(b"checkpoint_committed" in journal.read_bytes() for journal in (self.folder / "stopped").glob("*/events.jsonl")):
                 os.write(terminal, b"\x03")
                 sent = True
+        if time.monotonic() >= until:
+            os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(terminal)
         text = told.decode(errors="replace")
