@@ -36,7 +36,7 @@ libtorch: ## Fetch libtorch into target/libtorch, once
 
 build: libtorch ## Build enn and enn-worker
 	@$(CARGO) build --profile $(PROFILE) --workspace --exclude enn-tests --exclude enn-examples --bins
-	ln -sf enn $(BIN)/enn-torchrun
+	ln -sf enn "$(BIN)/enn-torchrun"
 
 # Two calls of cargo, since the first one builds what the second one needs: all packages have the same features in both.
 build-all: build ## Also build the programs of tests and examples
@@ -44,11 +44,11 @@ build-all: build ## Also build the programs of tests and examples
 
 demo: build ## Train, predict and report on real weather data with two elastic workers
 	@$(WITH_TORCH)
-	mkdir -p $(DEMO_RUNS)
-	$(BIN)/enn train examples/weather/weather.toml --nproc-per-node 2 --runs-dir $(DEMO_RUNS)
-	run=$$(ls -1dt $(DEMO_RUNS)/*/ | head -n 1); run=$${run%/}
-	$(BIN)/enn predict "$$run" --data examples/weather/weather.csv --out "$$run/predictions/weather.parquet"
-	$(BIN)/enn metrics "$$run"
+	mkdir -p "$(DEMO_RUNS)"
+	"$(BIN)/enn" train examples/weather/weather.toml --nproc-per-node 2 --runs-dir "$(DEMO_RUNS)"
+	run=$$(ls -1dt "$(DEMO_RUNS)"/*/ | head -n 1); run=$${run%/}
+	"$(BIN)/enn" predict "$$run" --data examples/weather/weather.csv --out "$$run/predictions/weather.parquet"
+	"$(BIN)/enn" metrics "$$run"
 	echo
 	echo "predictions  $$run/predictions/weather.parquet"
 	echo "report       $$run/report.html"
@@ -114,9 +114,9 @@ test-gpu: build-all venv ## Tests that need a GPU, two for some; those of our ow
 	fi
 	$(PYTHON) worker/setup/libtorch.py --cuda
 	export LIBTORCH="$${LIBTORCH:-$(TARGET)/libtorch-cuda}"
-	torch=$$($(ENN_PYTHON) -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parent)')
+	torch=$$("$(ENN_PYTHON)" -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parent)')
 	export LD_LIBRARY_PATH="$$torch/lib:$$torch/../nvidia/cu13/lib$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}"
-	tests=($(CARGO) test --release --target-dir $(TARGET)/cuda -p enn-worker --features enn-worker/cuda)
+	tests=($(CARGO) test --release --target-dir "$(TARGET)/cuda" -p enn-worker --features enn-worker/cuda)
 	# In a process for each module: one of them changes how all of a process multiplies.
 	for module in cuda:: links:: precision::; do "$${tests[@]}" --no-fail-fast --test gpu -- $$module; done
 	"$${tests[@]}" --no-fail-fast --test cpu -- on_a_gpu a_deterministic --skip gradcheck:: --skip kernel_faults::
@@ -137,7 +137,7 @@ environments: venv ## All downloads of the conformance checks: target/venv, Tens
 	tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" headers --no-deps
 	tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" mlflow
 	tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" tables
-	$(ENN_PYTHON) tests/conformance/_pytorch_source.py
+	"$(ENN_PYTHON)" tests/conformance/_pytorch_source.py
 
 conformance: build-all venv ## Tests against PyTorch itself
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
@@ -145,26 +145,26 @@ conformance: build-all venv ## Tests against PyTorch itself
 	# The whole workspace, as `make test` has built it: another choice of packages would build what they stand on again.
 	$(CARGO) build --profile $(PROFILE) --workspace --examples
 	# NVIDIA's compiler comes with PyTorch and needs no GPU.
-	compiler=$$($(ENN_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/cu13/lib
+	compiler=$$("$(ENN_PYTHON)" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/cu13/lib
 	ENN_NEEDS_NVRTC=1 LD_LIBRARY_PATH="$$compiler:$$LD_LIBRARY_PATH" $(CARGO) test --profile $(PROFILE) --workspace --test gpu cuda::compile::
-	$(ENN_PYTHON) tests/conformance/run.py
+	"$(ENN_PYTHON)" tests/conformance/run.py
 
 # Those that conformance runs, too.
 TABLE_TESTS = test_import test_train test_predictor test_estimators test_python_page test_notebook
 
 test-python: build venv ## Tests of the Python package `enn`: workers on the CPU that are killed; tables and estimators
 	@tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" tables
-	PYTHONPATH=python $(ENN_PYTHON) -m unittest discover -s python/tests
+	PYTHONPATH=python "$(ENN_PYTHON)" -m unittest discover -s python/tests
 	cd python/tests && ENN_NEEDS_TABLES=1 PYTHONPATH=.. "$(TARGET)/venv-tables/bin/python" -m unittest $(TABLE_TESTS)
 
 releases: build-all venv ## Checkpoints, and `enn run` beside torchrun, in other releases of PyTorch; writes docs/torchrun-releases.md (5 GB in target/envs)
 	@$(WITH_TORCH)
-	$(ENN_PYTHON) tests/conformance/_releases.py
+	"$(ENN_PYTHON)" tests/conformance/_releases.py
 
 programs: build-all venv ## Trainers of transformers and Lightning, accelerate's tests, executed and forked beside torchrun; PyTorch's tests of torchrun, forked (minutes)
 	@$(WITH_TORCH)
-	$(ENN_PYTHON) tests/conformance/_programs.py
-	$(ENN_PYTHON) tests/conformance/_pytorch_forked.py
+	"$(ENN_PYTHON)" tests/conformance/_programs.py
+	"$(ENN_PYTHON)" tests/conformance/_pytorch_forked.py
 
 aoti: build-all venv ## What AOTInductor makes, by the Python of the conformance tests, at work in libtorch; new weights in old code
 	@$(WITH_TORCH) ENN_NEEDS_MAKERS=1 ENN_AOTI_PYTHON="$(ENN_PYTHON)"
@@ -179,41 +179,41 @@ pins: ## Renew what `enn export --prepare` installs: each package with its versi
 	@PATH="$(TARGET)/tools/uv/bin:$$PATH" $(PYTHON) launcher/export/src/maker/pins/renew.py
 
 torchft: venv ## TorchFT, a peer of the recovery bench, for the PyTorch of target/venv (23 MB)
-	@$(TARGET)/tools/uv/bin/uv pip install --quiet --python "$(ENN_PYTHON)" --target "$(TARGET)/envs/torchft" --no-deps \
+	@"$(TARGET)/tools/uv/bin/uv" pip install --quiet --python "$(ENN_PYTHON)" --target "$(TARGET)/envs/torchft" --no-deps \
 		--requirement tests/conformance/requirements-torchft.txt
 
 # The wheels of NVIDIA's package are for Python 3.12 and glibc 2.39; what is used of it is Python, and needs neither.
 recover-peers: torchft ## NVIDIA Resiliency Extension and lm-resiliency, peers of recover-bench, for the PyTorch of target/venv (9 MB)
-	@uv="$(TARGET)/tools/uv/bin/uv pip install --quiet --no-deps"
-	$$uv --python "$(ENN_PYTHON)" --target "$(TARGET)/envs/lm-resiliency" --requirement tests/bench/recover_bench/requirements-lm-resiliency.txt
-	$$uv --python-version 3.12 --python-platform x86_64-manylinux_2_39 --target "$(TARGET)/envs/nvrx" \
+	@uv=("$(TARGET)/tools/uv/bin/uv" pip install --quiet --no-deps)
+	"$${uv[@]}" --python "$(ENN_PYTHON)" --target "$(TARGET)/envs/lm-resiliency" --requirement tests/bench/recover_bench/requirements-lm-resiliency.txt
+	"$${uv[@]}" --python-version 3.12 --python-platform x86_64-manylinux_2_39 --target "$(TARGET)/envs/nvrx" \
 		--requirement tests/bench/recover_bench/requirements-nvrx.txt
 
 # For GPUs: make recover-bench FLAGS='--device cuda --workers 2'.
 recover-bench: build recover-peers ## One training script under torchrun, NVRx, TorchFT, lm-resiliency and ENN, killed by the same seeds; FLAGS goes to it
 	@$(WITH_TORCH)
-	$(ENN_PYTHON) tests/bench/recover_bench/run.py $(FLAGS)
+	"$(ENN_PYTHON)" tests/bench/recover_bench/run.py $(FLAGS)
 
 bench: build-all venv ## Measurements that need no GPU, with the peer beside them
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
-	$(ENN_PYTHON) tests/bench/run.py cpu
+	"$(ENN_PYTHON)" tests/bench/run.py cpu
 
 bench-gpu: cuda venv ## Measurements that need a GPU; an hour of them is torch.compile's
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
-	$(ENN_PYTHON) tests/bench/run.py gpu
+	"$(ENN_PYTHON)" tests/bench/run.py gpu
 
 measured: ## What the benches measured, with its machine, into tests/bench/MEASURED.md
 	@$(PYTHON) tests/bench/measured.py
 
 # mdBook is compiled once (4 minutes of one core). Nothing of the book needs a network.
 book: ## All pages as one searchable book, target/book/index.html
-	@[[ -x "$(MDBOOK)" ]] || $(CARGO) install mdbook --version $(MDBOOK_VERSION) --locked --no-default-features --features search --root $(TARGET)/tools
-	$(PYTHON) docs/book.py "$(MDBOOK)" $(TARGET)/book
+	@[[ -x "$(MDBOOK)" ]] || $(CARGO) install mdbook --version $(MDBOOK_VERSION) --locked --no-default-features --features search --root "$(TARGET)/tools"
+	$(PYTHON) docs/book.py "$(MDBOOK)" "$(TARGET)/book"
 
 cuda: ## The CUDA worker, on any machine, also one without a GPU
 	@$(PYTHON) worker/setup/libtorch.py --cuda
 	export LIBTORCH="$${LIBTORCH:-$(TARGET)/libtorch-cuda}"
-	$(CARGO) build --release --target-dir $(TARGET)/cuda -p enn-worker -p enn-examples --bin enn-worker --bin gpt --bin step_bench \
+	$(CARGO) build --release --target-dir "$(TARGET)/cuda" -p enn-worker -p enn-examples --bin enn-worker --bin gpt --bin step_bench \
 		--features enn-worker/cuda,enn-examples/cuda
 	echo "worker       $(TARGET)/cuda/release/enn-worker"
 	echo "on a machine with GPUs: ENN_WORKER=that file, LD_LIBRARY_PATH=torch/lib and nvidia/cu13/lib of its PyTorch 2.11"
@@ -228,45 +228,45 @@ worker-2.11-cpu := $(TARGET)/release/enn-worker
 worker-2.11-cu13 := $(TARGET)/cuda/release/enn-worker
 worker-2.13-cpu := $(TARGET)/worker-2.13/cpu/release/enn-worker
 worker-2.13-cu13 := $(TARGET)/worker-2.13/cuda/release/enn-worker
-OF_2_13 = $(CARGO) build --release --locked --manifest-path $(TARGET)/worker-2.13/source/Cargo.toml -p enn-worker --bin enn-worker
+OF_2_13 = $(CARGO) build --release --locked --manifest-path "$(TARGET)/worker-2.13/source/Cargo.toml" -p enn-worker --bin enn-worker
 
 wheels: libtorch ## The wheels enn-run and enn-train, into target/wheels: what other machines install without Rust (docs/install.md)
 	@tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)" wheels
-	PATH="$(TARGET)/venv-wheels/bin:$$PATH" $(CARGO) zigbuild --release --locked --target $(ZIG_TARGET).2.28 --target-dir $(TARGET)/zig \
+	PATH="$(TARGET)/venv-wheels/bin:$$PATH" $(CARGO) zigbuild --release --locked --target $(ZIG_TARGET).2.28 --target-dir "$(TARGET)/zig" \
 		-p enn-launcher --bin enn
 	for worker in $(WORKERS); do
 		case $$worker in
 			2.11-cpu) $(CARGO) build --release --locked -p enn-worker --bin enn-worker ;;
 			2.11-cu13)
 				$(PYTHON) worker/setup/libtorch.py --cuda
-				LIBTORCH="$(TARGET)/libtorch-cuda" $(CARGO) build --release --locked --target-dir $(TARGET)/cuda -p enn-worker \
+				LIBTORCH="$(TARGET)/libtorch-cuda" $(CARGO) build --release --locked --target-dir "$(TARGET)/cuda" -p enn-worker \
 					--bin enn-worker --features enn-worker/cuda
 				;;
 			2.13-cpu)
 				$(PYTHON) worker/setup/libtorch.py --release 2.13
-				$(PYTHON) worker/setup/other_release.py 2.13 $(TARGET)/worker-2.13/source
-				LIBTORCH="$(TARGET)/libtorch-2.13" $(OF_2_13) --target-dir $(TARGET)/worker-2.13/cpu
+				$(PYTHON) worker/setup/other_release.py 2.13 "$(TARGET)/worker-2.13/source"
+				LIBTORCH="$(TARGET)/libtorch-2.13" $(OF_2_13) --target-dir "$(TARGET)/worker-2.13/cpu"
 				;;
 			2.13-cu13)
 				$(PYTHON) worker/setup/libtorch.py --release 2.13 --cuda
-				$(PYTHON) worker/setup/other_release.py 2.13 $(TARGET)/worker-2.13/source
-				LIBTORCH="$(TARGET)/libtorch-2.13-cuda" $(OF_2_13) --target-dir $(TARGET)/worker-2.13/cuda --features enn-worker/cuda
+				$(PYTHON) worker/setup/other_release.py 2.13 "$(TARGET)/worker-2.13/source"
+				LIBTORCH="$(TARGET)/libtorch-2.13-cuda" $(OF_2_13) --target-dir "$(TARGET)/worker-2.13/cuda" --features enn-worker/cuda
 				;;
 			*) echo "error: WORKERS has $$worker, expected some of 2.11-cpu 2.11-cu13 2.13-cpu 2.13-cu13" >&2; exit 2 ;;
 		esac
 	done
-	$(TARGET)/venv-wheels/bin/python packaging/wheels.py --strip --enn-run-mb-max 20 --enn $(TARGET)/zig/$(ZIG_TARGET)/release/enn \
-		$(foreach worker,$(WORKERS),--worker $(worker)=$(worker-$(worker))) --out $(WHEELS)
+	"$(TARGET)/venv-wheels/bin/python" packaging/wheels.py --strip --enn-run-mb-max 20 --enn "$(TARGET)/zig/$(ZIG_TARGET)/release/enn" \
+		$(foreach worker,$(WORKERS),--worker "$(worker)=$(worker-$(worker))") --out "$(WHEELS)"
 
 archive: wheels ## The wheels' programs as an archive with install.sh, into target/wheels: for machines without pip
-	@$(TARGET)/venv-wheels/bin/python packaging/archive.py --wheels $(WHEELS) --out $(WHEELS)
+	@"$(TARGET)/venv-wheels/bin/python" packaging/archive.py --wheels "$(WHEELS)" --out "$(WHEELS)"
 
 asan: libtorch ## The C++ shim's tests under AddressSanitizer
 	@$(WITH_TORCH)
 	export ENN_ASAN=1 ASAN_OPTIONS=detect_leaks=0
 	# Freed memory is kept back here, so that nothing can be said of growth. First in the process, before libtorch calls what it intercepts.
 	export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="env LD_PRELOAD=$$(cc -print-file-name=libasan.so)"
-	$(CARGO) test --release --target-dir $(TARGET)/asan -p enn-core -p enn-comm -p enn-model -p enn-worker --lib --test cpu --no-fail-fast \
+	$(CARGO) test --release --target-dir "$(TARGET)/asan" -p enn-core -p enn-comm -p enn-model -p enn-worker --lib --test cpu --no-fail-fast \
 		-- --skip ten_thousand_steps --skip session:: --skip kernel_faults::
 
 fuzz: libtorch ## Damaged input for every reader: a minute for what is made of offsets, a quarter of it for the rest (8 minutes)
@@ -276,7 +276,7 @@ fuzz: libtorch ## Damaged input for every reader: a minute for what is made of o
 
 doctor: build ## What this machine has, what is missing, and how to fix it
 	@$(WITH_TORCH)
-	$(BIN)/enn doctor
+	"$(BIN)/enn" doctor
 
 # Links to private items serve those who read the source.
 lint: libtorch ## Format, clippy and documentation without a warning, tidy
@@ -291,4 +291,4 @@ deps: ## What cargo-deny and cargo-machete say of dependencies, where they are i
 	if $(CARGO) machete --version > /dev/null 2>&1; then $(CARGO) machete; else echo "cargo-machete is not installed"; fi
 
 clean-runs: ## Remove the runs of `make demo`
-	@rm -rf $(DEMO_RUNS)
+	@rm -rf "$(DEMO_RUNS)"
