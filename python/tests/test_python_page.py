@@ -36,6 +36,8 @@ class Pages(TableTest):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
+                # scikit-learn says so of a score that is no number.
+                warnings.filterwarnings("error", r"(?s).*(Scoring|fits) failed")
                 for number, block in enumerate(blocks):
                     exec(compile(block, f"{name}, block {number + 1}", "exec"), names)
         finally:
