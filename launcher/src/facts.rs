@@ -8,7 +8,7 @@ use crate::{
         findings::gpu_devices,
         variables::{OF_TORCHRUN, VARIABLES},
     },
-    libtorch::{Installation, LibtorchFinder, SearchPaths, python_of_environment},
+    libtorch::{Installation, LibtorchFinder, NamedWorker, SearchPaths, python_of_environment},
 };
 use enn_common::{
     config,
@@ -366,7 +366,7 @@ fn finder(python: PathBuf, exe: Option<&Path>, gpus: bool) -> LibtorchFinder {
         beside.is_file().then_some(beside)
     });
     LibtorchFinder::new(SearchPaths {
-        worker,
+        worker: worker.map(NamedWorker::new),
         gpus,
         installation: Installation::of(exe, &python),
         given: variable("ENN_LIBTORCH").map(|given| absolute(&given)),

@@ -69,18 +69,23 @@ def listed(value) -> list:
     return [part if isinstance(part, (str, dict)) else str(part) for part in several]
 
 
+def first(value):
+    """Returns the first of the values of a setting; `None` where there is none."""
+    return next(iter(listed(value)), None)
+
+
 class Columns:
     """The roles that columns of a table are given in a training."""
 
     def __init__(self, target, settings: dict):
         self.targets = listed(target)
-        self.time = next(iter(listed(settings.get("time"))), None)
-        self.series = next(iter(listed(settings.get("series"))), None)
+        self.time = first(settings.get("time"))
+        self.series = first(settings.get("series"))
+        self.weight = first(settings.get("weight"))
+        self.group = first(settings.get("group"))
         self.horizon = settings.get("horizon")
         self.step = settings.get("step")
         self.history = settings.get("history")
-        self.weight = next(iter(listed(settings.get("weight"))), None)
-        self.group = next(iter(listed(settings.get("group"))), None)
         self.exclude = listed(settings.get("exclude"))
         self.categories = listed(settings.get("categories"))
         self.features = listed(settings.get("features"))

@@ -276,6 +276,7 @@ def load(files: "list[str]"):
 
 
 def load_file(path: str):
+    """Returns the table in one file."""
     import pyarrow.csv
     import pyarrow.feather
     import pyarrow.parquet

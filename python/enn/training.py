@@ -12,7 +12,7 @@ from .runs import Run
 
 COLUMN_SETTINGS = ("features", "exclude", "categories", "time", "series", "horizon", "step", "history", "task", "weight", "group")
 CLUSTER_KEYS = {"workers": "nproc_per_node", "device": "device"}
-# What errors of the command line are called here.
+# Errors of `enn train` name its flags: what replaces them are the parameters of `train`.
 WORDS = {
     r"--(target|time|series|horizon|task|exclude|weight|group)\b": r"\1",
     r"--feature\b": "features",

@@ -81,10 +81,7 @@ fn fix_for_start(line: &str, inputs: &DoctorInputs) -> String {
         return inputs.installation.repair_worker(line.contains("GLIBC"));
     }
     let of_search = inputs.libtorch.as_ref().err().and_then(|why| why.split_once("\nhint: "));
-    of_search.map_or_else(
-        || inputs.installation.get_libtorch("of the release for which it is built, that"),
-        |(_, hint)| hint.to_owned(),
-    )
+    of_search.map_or_else(|| inputs.installation.get_libtorch(&[]), |(_, hint)| hint.to_owned())
 }
 
 fn libtorch(findings: &Findings) -> Option<Check> {
@@ -104,7 +101,7 @@ fn libtorch(findings: &Findings) -> Option<Check> {
     let found = format!("{} in {place}, {capability}, {} threads an operation", probe.libtorch, probe.threads);
     if probe.libtorch != probe.libtorch_built {
         let found = format!("{found}; enn-worker was built with {}", probe.libtorch_built);
-        return missing(NAME, found, findings.inputs.installation.get_libtorch(&probe.libtorch_built));
+        return missing(NAME, found, findings.inputs.installation.get_libtorch(&[&probe.libtorch_built]));
     }
     match &there.note {
         Some(line) => note(NAME, found, format!("{line}; nothing needs to be done")),

@@ -60,9 +60,14 @@ impl Installation {
         }
     }
 
-    /// Returns how to get a libtorch of one of `releases`, which fits after `hint: `.
-    pub fn get_libtorch(&self, releases: &str) -> String {
+    /// Returns how to get a libtorch of one of `releases`, which fits after `hint: `. Without releases it is that of a program that does not
+    /// start, of which no release is known.
+    pub fn get_libtorch(&self, releases: &[&str]) -> String {
         let torch = torch_of(releases);
+        let releases = match releases {
+            [] => "of the release for which it is built, that".to_owned(),
+            _ => releases.join(" or "),
+        };
         match self {
             Self::Checkout if torch == TORCH => format!(
                 "`make libtorch` fetches it; else `python3 -m pip install torch=={TORCH}`, or set ENN_LIBTORCH to a libtorch {releases} \
@@ -110,11 +115,9 @@ impl Installation {
 }
 
 /// Returns a release of torch that is one of `releases`: the one for which ENN is tested most, else the first that is named.
-fn torch_of(releases: &str) -> String {
-    let is_release = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());
-    let named: Vec<&str> = releases.split(' ').filter(is_release).collect();
-    match named.first() {
-        Some(first) if !named.iter().any(|one| TORCH.starts_with(one)) => {
+fn torch_of(releases: &[&str]) -> String {
+    match releases {
+        [first, ..] if !releases.iter().any(|one| TORCH.starts_with(one)) => {
             // Each release begins with its patch 0.
             let patch = if first.matches('.').count() == 1 { ".0" } else { "" };
             format!("{first}{patch}")
@@ -168,7 +171,7 @@ mod tests {
             [
                 installation.get_enn(),
                 installation.get_worker(),
-                installation.get_libtorch("2.11"),
+                installation.get_libtorch(&["2.11"]),
                 installation.get_cuda_worker(),
                 installation.repair_worker(false),
                 installation.repair_worker(true),
@@ -178,22 +181,22 @@ mod tests {
         assert!(all(&installation).iter().all(|hint| !hint.contains("make ")));
         assert!(installation.get_worker().starts_with(&format!("`{beside} -m pip install enn-train==")));
         assert!(
-            installation.get_libtorch("2.11 or 2.13").starts_with("`/usr/bin/python3 -m pip install torch==2.11.0`")
+            installation.get_libtorch(&["2.11", "2.13"]).starts_with("`/usr/bin/python3 -m pip install torch==2.11.0`")
         );
     }
 
     #[test]
     fn the_torch_of_a_hint_is_one_that_fits() {
         for (releases, torch) in [
-            ("2.11", "2.11.0"),
-            ("2.9 or 2.11 or 2.13", "2.11.0"),
-            ("2.13", "2.13.0"),
-            ("2.13.1", "2.13.1"),
-            ("of the release for which it is built, that", "2.11.0"),
+            (&["2.11"][..], "2.11.0"),
+            (&["2.9", "2.11", "2.13"], "2.11.0"),
+            (&["2.13"], "2.13.0"),
+            (&["2.13.1"], "2.13.1"),
+            (&[], "2.11.0"),
         ] {
-            assert_eq!(torch_of(releases), torch, "{releases}");
+            assert_eq!(torch_of(releases), torch, "{releases:?}");
         }
-        let hint = Installation::Checkout.get_libtorch("2.13");
+        let hint = Installation::Checkout.get_libtorch(&["2.13"]);
         assert!(!hint.contains("make libtorch") && hint.contains("torch==2.13.0"), "{hint}");
     }
 

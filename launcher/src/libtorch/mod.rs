@@ -26,7 +26,7 @@ use std::{
     sync::{Arc, OnceLock},
     thread,
 };
-pub use worker::NoWorker;
+pub use worker::{NamedWorker, NoWorker};
 use worker::{WorkerProgram, Workers};
 
 /// Directory of CUDA's runtime beside the package torch.
@@ -43,7 +43,7 @@ pub struct SearchPaths {
     pub exe: Option<PathBuf>,
     pub library_path: Option<OsString>,
     /// The enn-worker that `ENN_WORKER` names, or that is beside enn.
-    pub worker: Option<PathBuf>,
+    pub worker: Option<NamedWorker>,
     /// Whether this process may use a GPU.
     pub gpus: bool,
     pub installation: Installation,
@@ -154,7 +154,7 @@ impl LibtorchFinder {
     /// All places that were searched, when there is none.
     pub fn worker(&self) -> Result<&Path, &NoWorker> {
         match &self.places.worker {
-            Some(named) => Ok(named),
+            Some(named) => Ok(named.path()),
             None => self.found().worker.as_ref().map(|worker| worker.path.as_path()),
         }
     }
@@ -162,7 +162,7 @@ impl LibtorchFinder {
     /// Returns whether the program enn-worker computes on GPUs.
     pub fn uses_cuda(&self) -> bool {
         match &self.places.worker {
-            Some(named) => WorkerProgram::named(named.clone()).cuda.is_some(),
+            Some(named) => named.program().cuda.is_some(),
             None => self.found().worker.as_ref().is_ok_and(|worker| worker.cuda.is_some()),
         }
     }
@@ -183,7 +183,7 @@ struct LibtorchAndWorker {
 fn search(places: &SearchPaths, query: PackageQuery<'_>) -> Found {
     let asked = OnceLock::new();
     let active = || asked.get_or_init(|| query(&places.python));
-    let workers = Workers::find(places.worker.as_deref(), places.exe.as_deref(), active);
+    let workers = Workers::find(places.worker.as_ref(), places.exe.as_deref(), active);
     let missing = || workers.missing(&places.installation);
     match pair(places, &workers, active) {
         Ok(pair) => Found { libtorch: Ok(pair.libtorch), worker: pair.worker.ok_or_else(missing) },
@@ -231,7 +231,7 @@ fn pair<'a>(
     if places.installation == Installation::Checkout && places.near().all(|dir| !dir.exists()) {
         tried.push("no target/libtorch is near the program enn".to_owned());
     }
-    let hint = places.installation.get_libtorch(&releases);
+    let hint = places.installation.get_libtorch(&workers.releases());
     Err(NotFound::Nowhere { tried, releases, hint })
 }
 

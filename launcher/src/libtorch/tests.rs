@@ -125,7 +125,7 @@ fn a_worker_for_gpus_needs_the_libraries_for_them() {
     let torch = made(dir.path(), "torch", "2.11.0+cpu");
     let worker = dir.path().join("enn-worker");
     fs::write(&worker, CUDA_LIBRARY).unwrap();
-    let places = SearchPaths { worker: Some(worker), ..SearchPaths::default() };
+    let places = SearchPaths { worker: Some(NamedWorker::new(worker)), ..SearchPaths::default() };
     let said = libtorch(&places, &|_| lookup(TorchLookup::Found(torch.clone()))).unwrap_err().to_string();
     assert!(said.contains("has no libtorch_cuda.so"), "{said}");
     fs::write(torch.join("lib").join(CUDA_LIBRARY), "").unwrap();

@@ -12,6 +12,7 @@ use super::{
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
 };
 
 /// Name of the program, and of the Python package that contains it.
@@ -55,6 +56,27 @@ impl WorkerProgram {
     }
 }
 
+/// A program enn-worker that was named. Its bytes are read when they are first needed, and once: most commands start no worker.
+#[derive(Debug, Clone)]
+pub struct NamedWorker {
+    path: PathBuf,
+    program: Arc<OnceLock<WorkerProgram>>,
+}
+
+impl NamedWorker {
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, program: Arc::default() }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn program(&self) -> &WorkerProgram {
+        self.program.get_or_init(|| WorkerProgram::named(self.path.clone()))
+    }
+}
+
 /// No program enn-worker was found: the places that were searched, and a hint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no {PROGRAM} was found: {}\nhint: {hint}", .tried.join("; "))]
@@ -75,12 +97,12 @@ impl Workers {
     /// Finds the programs: the named one, else those of the package in the environment of `exe`, else those of the package that the
     /// active Python would import.
     pub(super) fn find<'a>(
-        named: Option<&Path>,
+        named: Option<&NamedWorker>,
         exe: Option<&Path>,
         active: impl FnOnce() -> &'a PythonPackages,
     ) -> Self {
         if let Some(named) = named {
-            return Self { programs: vec![WorkerProgram::named(named.to_owned())], tried: Vec::new() };
+            return Self { programs: vec![named.program().clone()], tried: Vec::new() };
         }
         let mut tried = vec!["ENN_WORKER is not set".to_owned()];
         if let Some(dir) = exe.and_then(Path::parent) {
